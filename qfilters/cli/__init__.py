@@ -1,0 +1,41 @@
+"""The command line: parse, make settings, call the library, print. No arithmetic here.
+
+`qfilters --help` must not import mlx, so every command imports what it needs when it runs.
+"""
+
+import typer
+
+from .console import Group
+from .options import Version
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def main(version: Version = False) -> None:
+    """KV-cache eviction for MLX language models: calibrate, generate, measure."""
+
+
+def _register() -> None:
+    from .calibrate import calibrate
+    from .doctor import doctor
+    from .generate import generate
+    from .inspect_filters import inspect_filters
+    from .ppl import ppl
+    from .report import report
+
+    app.command()(calibrate)
+    app.command("inspect")(inspect_filters)
+    app.command()(generate)
+    app.command()(ppl)
+    app.command()(report)
+    app.command()(doctor)
+
+
+_register()

@@ -1,0 +1,82 @@
+"""What a method is: a frozen set of hyper-parameters and a score. Higher score = keep, always."""
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import mlx.core as mx
+
+from ..errors import UsageError
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a method may know of the layer it scores. Shared by copies of a cache, never copied.
+
+    Attributes:
+        index: place in the model's cache list.
+        n_kv_heads, head_dim: sizes of the cached keys `[B, H_kv, S, D]`.
+        n_heads: query heads, None where attention cannot be observed.
+        q_filters: float32 `[H_kv, D]` or None.
+        query_mean: float32 `[H, D]` or None.
+        max_position: trained context in tokens, or None.
+    """
+
+    index: int
+    n_kv_heads: int
+    head_dim: int
+    n_heads: int | None = None
+    q_filters: mx.array | None = None
+    query_mean: mx.array | None = None
+    max_position: int | None = None
+
+    def __deepcopy__(self, memo):
+        return self
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes of the filters the layer holds."""
+        return sum(x.nbytes for x in (self.q_filters, self.query_mean) if x is not None)
+
+
+@dataclass(frozen=True)
+class Method:
+    """Base of all methods. Subclasses are frozen dataclasses whose fields are the options."""
+
+    name: ClassVar[str]
+    family: ClassVar[str]
+    paper: ClassVar[str]
+    path_independent: ClassVar[bool] = True
+    needs_filters: ClassVar[bool] = False
+    evicts: ClassVar[bool] = True
+    max_sinks: ClassVar[int | None] = None
+    learn_after: ClassVar[int | None] = None
+
+    def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
+        """Score new rows once, at insertion.
+
+        Args:
+            keys: `[B, H_kv, T, D]`, as they are cached.
+            positions: int32 `[T]`, their true positions.
+            layer: what is known of the layer.
+            learned: what `learn` returned; None for methods that do not learn.
+
+        Returns:
+            float32 `[B, H_kv, T]`, higher = keep.
+        """
+        raise NotImplementedError
+
+    def learn(self, keys: mx.array) -> mx.array:
+        """Methods with `learn_after`: called once with all keys seen so far, before any score."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """The name, with the options that are not at their defaults."""
+        changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        options = ", ".join(f"{f.name}={getattr(self, f.name)}" for f in changed)
+        return f"{self.name}({options})" if options else self.name
+
+
+def require(condition: bool, name: str, value, wanted: str) -> None:
+    """Refuse an option value with one line."""
+    if not condition:
+        raise UsageError(f"option {name}={value!r} is not valid: {wanted}")

@@ -1,0 +1,27 @@
+"""qfilters: a key is worth its component along the drift of its head's queries."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import mlx.core as mx
+
+from ..kernels import project
+from .base import Layer, Method
+
+
+@dataclass(frozen=True)
+class QFilters(Method):
+    """Score `k . filter`, filter = direction in which the head's queries drift (arXiv 2503.02812).
+
+    keys `[B, H_kv, T, D]`, filters `[H_kv, D]` -> scores `[B, H_kv, T]`. Cost per step: one dot
+    product per new row. Path-independent: a score never depends on other rows.
+    """
+
+    name: ClassVar[str] = "qfilters"
+    family: ClassVar[str] = "projection"
+    paper: ClassVar[str] = "2503.02812"
+    needs_filters: ClassVar[bool] = True
+
+    def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
+        """`[B, H_kv, T]`: projection on the layer's filters."""
+        return project(keys, layer.q_filters)

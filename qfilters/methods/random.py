@@ -1,0 +1,43 @@
+"""random: the control every method must beat."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import mlx.core as mx
+
+from .base import Layer, Method, require
+
+
+def _mix(x: mx.array) -> mx.array:
+    """Finaliser of the 32-bit MurmurHash3: every input bit changes every output bit."""
+    x = (x ^ (x >> 16)) * mx.array(0x85EBCA6B, mx.uint32)
+    x = (x ^ (x >> 13)) * mx.array(0xC2B2AE35, mx.uint32)
+    return x ^ (x >> 16)
+
+
+@dataclass(frozen=True)
+class Random(Method):
+    """Uniform score in [0, 1): a hash of (seed, layer, KV head, position). Path-independent.
+
+    The same in every batch row. Cost per step: one hash per new row and head.
+
+    Options:
+        seed: 0 <= seed < 2^32.
+    """
+
+    name: ClassVar[str] = "random"
+    family: ClassVar[str] = "control"
+    paper: ClassVar[str] = "-"
+
+    seed: int = 0
+
+    def __post_init__(self):
+        valid = isinstance(self.seed, int) and 0 <= self.seed < 2**32
+        require(valid, "seed", self.seed, "a whole number from 0 to 2^32 - 1")
+
+    def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
+        """keys `[B, H_kv, T, D]` -> `[B, H_kv, T]`."""
+        salt = _mix(_mix(mx.array(self.seed, mx.uint32)) + layer.index)
+        heads = _mix(salt + mx.arange(keys.shape[1], dtype=mx.uint32))
+        bits = _mix(heads[:, None] ^ _mix(positions.astype(mx.uint32) + 1))
+        return mx.broadcast_to((bits >> 8).astype(mx.float32) * 2.0**-24, keys.shape[:3])

@@ -1,0 +1,213 @@
+"""Result files: run folders, their names, atomic writes. What is in them: records.py.
+
+Writes what it is given and computes nothing. A number that is not finite is an error, not a NaN in
+a file; a number that may be missing is null.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from . import files
+from .errors import QFiltersError, UsageError
+from .records import PplRow, TaskResult, document, lm_eval_document
+
+__all__ = [
+    "PplRow",
+    "RunFolder",
+    "TaskResult",
+    "atomic_write",
+    "base_name",
+    "document",
+    "dump_json",
+    "lm_eval_document",
+    "open_run",
+    "result_name",
+    "run_id",
+    "sanitize",
+]
+
+# Settings that say where to put a result or how to show it: they do not change the numbers.
+NOT_IN_ID = frozenset({"config", "output", "save", "resume", "overwrite", "json"})
+# Settings that may hold a path: only the last part counts, so that the id is the same everywhere.
+PATHS = frozenset({"model", "adapter_path", "filters", "data_path"})
+_FILES = frozenset({".jsonl", ".npz", ".parquet", ".safetensors", ".txt"})
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder with the results of one configuration."""
+
+    path: Path
+    id: str
+
+    @property
+    def finished(self) -> bool:
+        """The summary is written last, so its presence says that the run got to its end."""
+        return (self.path / "summary.json").is_file()
+
+    def write_json(self, name: str, obj: Any) -> Path:
+        """Write one JSON document atomically; QFiltersError names a key that is not finite."""
+        return atomic_write(self.path / name, dump_json(obj))
+
+    def read_json(self, name: str) -> Any | None:
+        """The document `name`, or None when it was not written yet."""
+        path = self.path / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def append_jsonl(self, name: str, row: Any) -> None:
+        """Add one line to `name` and put it on the disk before returning."""
+        line = dump_json(row, indent=None)
+        with _writing(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_jsonl(self, name: str) -> list[Any]:
+        """The rows of `name`, none when it was not written yet."""
+        path = self.path / name
+        if not path.is_file():
+            return []
+        with path.open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+
+def open_run(
+    root: str | Path,
+    model: str,
+    command: str,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, str] | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> RunFolder:
+    """Create `root/<model>/<command>-<id>/` with `config.yaml` in it, before any work is done.
+
+    config: the resolved settings; config.yaml holds those that the id depends on.
+    inputs: hashes of the text, the filters and the model. They are part of the id, because of
+        paths only the last part is, and stand in config.yaml as comments.
+    An existing folder is continued with `resume`, replaced with `overwrite`, else QFiltersError.
+    """
+    if resume and overwrite:
+        raise UsageError("--resume and --overwrite exclude each other: give one")
+    run = run_id({**config, **(inputs or {})})
+    folder = RunFolder(Path(root) / sanitize(model) / f"{command}-{run}", run)
+    with _writing(folder.path):
+        if overwrite and folder.path.exists():
+            shutil.rmtree(folder.path)
+        folder.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.path.mkdir()
+        except FileExistsError:
+            if not resume:
+                state = "a finished run" if folder.finished else "a run that was interrupted"
+                raise QFiltersError(
+                    f"{folder.path} holds {state} of this configuration: continue it with "
+                    "--resume or replace it with --overwrite"
+                ) from None
+            _drop_torn_lines(folder.path.glob("*.jsonl"))
+    if not (folder.path / "config.yaml").is_file():
+        atomic_write(folder.path / "config.yaml", _config_text(config, inputs or {}))
+    return folder
+
+
+def run_id(config: Mapping[str, Any]) -> str:
+    """First 8 hex digits of the SHA-256 of the configuration, the same on every machine."""
+    kept = {k: base_name(v) if k in PATHS else v for k, v in config.items() if k not in NOT_IN_ID}
+    text = json.dumps(json.loads(dump_json(kept)), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def sanitize(model: str) -> str:
+    """A model's name as one folder name: `org/name` -> `org__name`, of a path the last part."""
+    return re.sub(r"[^\w.+-]", "_", base_name(model).replace("/", "__"))
+
+
+def result_name(method: str, budget: int | None) -> str:
+    """`results_<method>_<budget>.json`, safe in any file system, one name per arm.
+
+    `qfilters_keysvd(sign=-1)` at 128 gives `results_qfilters_keysvd-sign=-1_128.json`; an arm
+    without a budget is `full`.
+    """
+    label = re.sub(r"[(,] ?", "-", method.removesuffix(")"))
+    safe = re.sub(r"[^\w.=+-]", "_", label)
+    if safe != label:
+        safe += "-" + hashlib.sha256(method.encode()).hexdigest()[:8]
+    return f"results_{safe}_{'full' if budget is None else budget}.json"
+
+
+def atomic_write(path: str | Path, content: bytes | str) -> Path:
+    """Write the whole file or nothing; QFiltersError when the place cannot be written."""
+    path = Path(path)
+    with _writing(path):
+        return files.atomic_write(path, content)
+
+
+def dump_json(obj: Any, indent: int | None = 2) -> str:
+    """JSON with a final newline. QFiltersError names the first number that is not finite."""
+    plain = json.loads(json.dumps(obj, default=_plain))
+    for key, value in _leaves(plain, ""):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise QFiltersError(f"{key} is {value}: results hold finite numbers only")
+    return json.dumps(plain, indent=indent, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _config_text(config: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
+    kept = {name: value for name, value in config.items() if name not in NOT_IN_ID}
+    comments = "".join(f"# {name}: {value}\n" for name, value in inputs.items())
+    return comments + yaml.safe_dump(json.loads(dump_json(kept)), sort_keys=False)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know: numpy scalars and arrays, paths."""
+    return value.tolist() if hasattr(value, "tolist") else os.fspath(value)
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _leaves(inner, f"{key}[{index}]")
+    else:
+        yield key, value
+
+
+def base_name(value: Any) -> Any:
+    """The last part of what is certainly a local path; `owner/name` may be a hub id and stays."""
+    if not isinstance(value, str | os.PathLike):
+        return value
+    text = os.fspath(value)
+    if text.startswith(("/", "~", ".")) or Path(text).suffix in _FILES:
+        return Path(os.path.abspath(os.path.expanduser(text))).name or "root"
+    return text
+
+
+def _drop_torn_lines(files: Iterable[Path]) -> None:
+    """Cut what an interrupted append left behind the last complete line."""
+    for path in files:
+        data = path.read_bytes()
+        if not data.endswith(b"\n"):
+            atomic_write(path, data[: data.rfind(b"\n") + 1])
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise QFiltersError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,87 @@
+"""Intervals: perplexity by bootstrap over sequences, shares by Wilson, paired differences.
+
+Thin over scipy. Knows nothing about models; deterministic for a given seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Interval = tuple[float, float] | tuple[None, None]
+
+
+def bootstrap_perplexity(
+    nll_sums: Sequence[float],
+    n_tokens: Sequence[int],
+    iters: int = 10_000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> Interval:
+    """Percentile bootstrap interval of exp(total NLL / total tokens), in perplexity.
+
+    nll_sums: one total NLL (nat) per sequence, shape `[N]`; n_tokens: predicted tokens, `[N]`.
+    Whole sequences are resampled, because the tokens of one text are not independent. With few
+    sequences the interval is too narrow, as every bootstrap is: of nominal 95 % intervals about
+    80 % cover the truth at N = 4, 87 % at 8, 93 % at 20. Below two sequences: (None, None).
+    """
+    sums = np.asarray(nll_sums, dtype=np.float64)
+    tokens = np.asarray(n_tokens, dtype=np.float64)
+    if sums.shape != tokens.shape or sums.ndim != 1:
+        raise ValueError(f"one NLL and one count per sequence: got {sums.shape}, {tokens.shape}")
+    if len(sums) < 2:
+        return None, None
+
+    def perplexity(sums: np.ndarray, tokens: np.ndarray, axis: int) -> np.ndarray:
+        return np.exp(sums.sum(axis=axis) / tokens.sum(axis=axis))
+
+    return _bootstrap((sums, tokens), perplexity, iters, seed, level)
+
+
+def wilson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of the share k / n (0 to 1); 50 of 50 gives 0.929 to 1."""
+    from scipy.stats import binomtest
+
+    interval = binomtest(k, n).proportion_ci(level, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def paired_difference(
+    a: Sequence[float],
+    b: Sequence[float],
+    iters: int = 10_000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> tuple[float, float | None, float | None]:
+    """Mean of a - b over pairs, with its percentile bootstrap interval; (mean, low, high).
+
+    a, b: scores of two arms on the same items, shape `[N]`. Pairs are resampled together, so the
+    spread between items cancels. Below two pairs the interval is (None, None).
+    """
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if first.shape != second.shape or first.ndim != 1 or not len(first):
+        raise ValueError(f"pairs of scores are needed: got shapes {first.shape}, {second.shape}")
+    difference = first - second
+    mean = float(difference.mean())
+    if len(difference) < 2:
+        return mean, None, None
+    return mean, *_bootstrap((difference,), np.mean, iters, seed, level)
+
+
+def _bootstrap(samples, statistic, iters: int, seed: int, level: float) -> tuple[float, float]:
+    # Percentile, not BCa: BCa is NaN when all values are equal, and covers no better (see tests).
+    from scipy.stats import bootstrap
+
+    result = bootstrap(
+        samples,
+        statistic,
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        n_resamples=iters,
+        confidence_level=level,
+        rng=np.random.default_rng(seed),
+    )
+    interval = result.confidence_interval
+    return float(interval.low), float(interval.high)

@@ -1,0 +1,168 @@
+"""A perplexity sweep: every method at every budget on the same rows, kept as it goes.
+
+Arms run one by one; an arm that is on disk is not run again. Knows no command line.
+"""
+
+import warnings
+from dataclasses import dataclass
+
+from .arms import default_recent
+from .errors import QFiltersWarning
+from .methods import Method
+from .plan import fingerprint
+from .platform import provenance
+from .ppl import PplResult, evaluate_ppl
+from .results import RunFolder, TaskResult, lm_eval_document, open_run, result_name
+from .session import RESULTS, Session, filters_sha256
+from .stats import bootstrap_perplexity
+from .text import repetition
+
+TASK = "perplexity"
+MANY_REPEATS = 0.05
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep runs on and where it is kept (`run` is None when it is not)."""
+
+    methods: list[Method]
+    rows: list[list[int]]
+    corpus: dict
+    provenance: dict
+    run: RunFolder | None
+
+
+def open_sweep(session: Session, methods: list[Method], command: list[str]) -> Sweep:
+    """Read the text, find the filters, and open the result folder before anything is measured.
+
+    Args:
+        session: with a `PplConfig`.
+        methods: the methods it names, built.
+        command: the words of the command line, for the record.
+    """
+    s = session.settings
+    needs_filters = any(m.needs_filters for m in methods)
+    if needs_filters:
+        _ = session.named_filters  # a bad file is refused before a model is loaded
+    rows, corpus = session.rows("evaluation")
+    inputs = {"text_sha256": corpus["sha256"], "model_fingerprint": fingerprint(session.model)}
+    if needs_filters:
+        inputs["filters_sha256"] = filters_sha256(session.filters)
+        if session.filters.metadata.get("corpus", {}).get("sha256") == corpus["sha256"]:
+            text = f"the filters were calibrated on the text they are measured on, {corpus['name']}"
+            warnings.warn(text, QFiltersWarning, stacklevel=2)
+    repeated = repetition(rows)
+    if repeated > MANY_REPEATS:
+        text = (
+            f"{repeated:.0%} of the text repeats itself (32-grams): a full cache can copy, "
+            "so these perplexities say little about eviction"
+        )
+        warnings.warn(text, QFiltersWarning, stacklevel=2)
+    facts = {**provenance(), "command": command, "corpus": corpus, **inputs}
+    run = None
+    if s.save:
+        config = s.as_dict()
+        options = {"resume": s.resume, "overwrite": s.overwrite}
+        run = open_run(RESULTS, session.model_id, "ppl", config, inputs, **options)
+    return Sweep(methods, rows, corpus, facts, run)
+
+
+def _arms(methods, budgets):
+    """All pairs, methods first; a method that keeps everything has one arm and no budget."""
+    return [(m, b) for m in methods for b in (budgets if m.evicts else (None,))]
+
+
+def run_sweep(session: Session, sweep: Sweep):
+    """Yield the `records.PplRow` of every arm, from the folder where it is there already.
+
+    Each arm is written as soon as it is measured, so an interruption loses one arm.
+    """
+    s = session.settings
+    for method, budget in _arms(sweep.methods, s.budgets_for(s.sequence_length)):
+        name = result_name(str(method), budget)
+        known = sweep.run.read_json(name) if sweep.run else None
+        if known:
+            yield known["qfilters"]["eviction"]
+            continue
+        row = _run_arm(session, sweep.rows, method, budget)
+        if sweep.run:
+            sweep.run.write_json(name, _lm_eval(session, row, sweep.provenance))
+        yield row
+
+
+def _run_arm(session, rows, method, budget):
+    s = session.settings
+    name = f"{method} {'full' if budget is None else budget}"
+    result = evaluate_ppl(
+        session.model,
+        rows,
+        step_size=s.step_size,
+        progress=session.watch(name, sum(len(row) - 1 for row in rows)),
+        method=method,
+        budget=budget,
+        sinks=s.sinks,
+        recent=s.recent,
+        filters=session.filters if method.needs_filters else None,
+    )
+    return _row(result, method, budget, s)
+
+
+def _row(result: PplResult, method: Method, budget: int | None, s) -> dict:
+    low, high = bootstrap_perplexity(result.nll, result.n_tokens, s.bootstrap_iters, s.seed)
+    account = result.accounts[-1]
+    recent = s.recent if budget is None or s.recent is not None else default_recent(budget)
+    sinks = s.sinks if method.max_sinks is None else min(s.sinks, method.max_sinks)
+    return {
+        "method": str(method),
+        "budget": budget,
+        "sinks": None if budget is None else sinks,
+        "recent": None if budget is None else recent,
+        "perplexity": result.perplexity,
+        "low": low,
+        "high": high,
+        "n_tokens": sum(result.n_tokens),
+        "n_sequences": len(result.nll),
+        "nll_sums": result.nll,
+        "evicted": account["rows_evicted"] > 0,
+        **account,
+        "step_size": s.step_size,
+        "seconds": result.seconds,
+        "mode": "stream",
+    }
+
+
+def _lm_eval(session, row, provenance):
+    interval = {"low": row["low"], "high": row["high"], "level": 0.95, "method": "bootstrap"}
+    task = TaskResult(
+        name=TASK,
+        metrics={"perplexity": row["perplexity"]},
+        higher_is_better={"perplexity": False},
+        n_original=row["n_sequences"],
+        n_effective=row["n_sequences"],
+        settings={"sequence_length": session.settings.sequence_length},
+        intervals={"perplexity": {**interval, "unit": "sequence"}},
+    )
+    config = session.settings.as_dict()
+    return lm_eval_document(session.model_id, [task], row, config, provenance)
+
+
+def ppl_cells(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
+    """A table of arms: column names and cells, perplexity with its 95 % interval."""
+    columns = ["method", "budget", "perplexity", "95 % interval", "kept/seen", "ratio", "MB", "s"]
+    cells = []
+    for row in rows:
+        interval = "-" if row["low"] is None else f"{row['low']:.2f} - {row['high']:.2f}"
+        kept = f"{row['tokens_kept']}/{row['tokens_seen']}"
+        cells.append(
+            [
+                row["method"],
+                "-" if row["budget"] is None else str(row["budget"]),
+                f"{row['perplexity']:.3f}",
+                interval,
+                kept if row["evicted"] else f"{kept} nothing evicted",
+                f"{row['compression_ratio']:.2f}",
+                f"{row['cache_bytes'] / 1e6:.1f}",
+                f"{row['seconds']:.1f}",
+            ]
+        )
+    return columns, cells

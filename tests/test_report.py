@@ -1,0 +1,135 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_results import row
+
+from qfilters.errors import QFiltersError, UsageError
+from qfilters.report import tables, update_readme
+from qfilters.results import document, open_run
+
+COMMAND = {"command": ["qfilters", "ppl", "--budget", "64,128"], "mlx": "0.32.4"}
+ROWS = [
+    row(method="none", budget=None, perplexity=22.219, low=20.1, high=24.04, evicted=False),
+    row(method="knorm", budget=128, perplexity=24.7),
+    row(method="knorm", budget=64, perplexity=28.32),
+    row(method="m(a=1)", budget=128, evicted=False),
+]
+
+
+def finished(root, rows=ROWS, command="ppl", model="org/name", provenance=COMMAND):
+    run = open_run(root, model, command, {"model": model, "n": len(rows)})
+    run.write_json("summary.json", document(rows, provenance))
+    return run
+
+
+def test_ppl_table(tmp_path):
+    run = finished(tmp_path)
+    assert tables(tmp_path) == {
+        run.path.name: """\
+| perplexity | budget 64 | budget 128 | n |
+| --- | --- | --- | --- |
+| `none` | 22.22 [20.10, 24.04] | 22.22 [20.10, 24.04] | 2 x 1023 |
+| `knorm` | 28.32 [23.00, 26.00] | 24.70 [23.00, 26.00] | 2 x 1023 |
+| `m(a=1)` | - | 24.50* [23.00, 26.00] | 2 x 1023 |
+
+Lower is better. [low, high]: 95 % interval, bootstrap over whole sequences. \
+n: sequences x predicted tokens. *: nothing was evicted.
+
+Model org__name; mlx 0.32.4. Made by `qfilters ppl --budget 64,128`.
+"""
+    }
+
+
+def test_one_sequence_has_no_interval_and_says_so(tmp_path):
+    finished(tmp_path, [row(low=None, high=None, n_sequences=1, n_tokens=1023)])
+    [table] = tables(tmp_path).values()
+    assert "| `knorm` | 24.50 [1 sequence: no interval] | 1 x 1023 |" in table
+
+
+def test_the_full_cache_alone(tmp_path):
+    finished(tmp_path, ROWS[:1])
+    [table] = tables(tmp_path).values()
+    assert table.startswith("| perplexity | no budget | n |") and "*:" not in table
+
+
+def test_other_commands_show_their_single_values(tmp_path):
+    rows = [
+        {"layer": 0, "energy": 0.61234, "heads": [1, 2], "text": "a|b\nc", "low": None},
+        {"new": 1},
+    ]
+    finished(tmp_path, rows, command="inspect")
+    [table] = tables(tmp_path).values()
+    assert table.startswith(
+        "| layer | energy | text | low | new |\n| --- | --- | --- | --- | --- |\n"
+        "| 0 | 0.6123 | a\\|b c | - | - |\n| - | - | - | - | 1 |\n"
+    )
+
+
+def test_only_finished_runs_count(tmp_path):
+    open_run(tmp_path, "m", "ppl", {})
+    assert tables(tmp_path) == tables(tmp_path / "nowhere") == {}
+
+
+def test_same_files_same_bytes(tmp_path):
+    finished(tmp_path, ROWS)
+    finished(tmp_path, ROWS[1:], model="other/name")
+    assert list(tables(tmp_path).items()) == list(tables(tmp_path).items())
+    assert len(tables(tmp_path)) == 2
+
+
+def test_damaged_files_are_named(tmp_path):
+    run = finished(tmp_path, provenance={})
+    with pytest.raises(QFiltersError, match=r"summary\.json has no key 'command'"):
+        tables(tmp_path)
+    (run.path / "summary.json").write_text("{")
+    with pytest.raises(QFiltersError, match=r"cannot read .*summary\.json"):
+        tables(tmp_path)
+
+
+def test_two_runs_of_one_name_are_refused(tmp_path):
+    run = finished(tmp_path)
+    run.path.parent.rename(tmp_path / "copy")
+    finished(tmp_path)
+    with pytest.raises(QFiltersError, match="is the name of two runs"):
+        tables(tmp_path)
+
+
+def test_readme_blocks_are_replaced_and_the_rest_stays():
+    text = "# A\n\n<!-- results:x -->\nold\nold\n<!-- /results -->\n`<!-- results:y -->` inline\n"
+    new = update_readme(text, {"x": "| a |\n"})
+    assert new == text.replace("old\nold\n", "| a |\n")
+    assert update_readme("no marker", {}) == "no marker"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\n<!-- results:z -->\n<!-- /results -->\n", "line 2: no results 'z'; there are: x, y"),
+        ("<!-- results:x -->\nold\n", "line 1: results:x is not closed"),
+        (
+            "<!-- results:x -->\n<!-- results:y -->\n<!-- /results -->\n",
+            "line 2: results:x of line 1",
+        ),
+        ("<!-- /results -->\n", "line 1: <!-- /results --> closes nothing"),
+    ],
+)
+def test_wrong_markers_are_refused(text, message):
+    with pytest.raises(UsageError, match=message):
+        update_readme(text, {"x": "", "y": ""})
+
+
+lines = st.lists(st.sampled_from(["", "prose", "| a | b |", "  indented"]), max_size=4)
+
+
+@given(st.lists(st.tuples(lines, st.sampled_from("xy"), lines), max_size=4), lines)
+def test_updating_twice_is_updating_once(blocks, tail):
+    made = {"x": "| 1 |\n", "y": "| 2 |\n\nnote\n"}
+    text = wanted = ""
+    for before, name, old in blocks:
+        prose = "".join(f"{line}\n" for line in before)
+        inside = "".join(f"{line}\n" for line in old)
+        text += f"{prose}<!-- results:{name} -->\n{inside}<!-- /results -->\n"
+        wanted += f"{prose}<!-- results:{name} -->\n{made[name]}<!-- /results -->\n"
+    end = "\n".join(tail)
+    assert update_readme(text + end, made) == wanted + end
+    assert update_readme(wanted + end, made) == wanted + end

@@ -1,0 +1,111 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qfilters.stats import bootstrap_perplexity, paired_difference, wilson
+
+
+def test_perplexity_interval_equals_a_bootstrap_by_hand():
+    rng = np.random.default_rng(5)
+    n = rng.integers(50, 500, size=9)
+    nll = n * (3 + 0.3 * rng.standard_normal(9))
+    low, high = bootstrap_perplexity(nll, n, iters=20_000, seed=1)
+    drawn = np.random.default_rng(2).integers(9, size=(20_000, 9))
+    replicates = np.exp(nll[drawn].sum(1) / n[drawn].sum(1))
+    by_hand = np.quantile(replicates, [0.025, 0.975])
+    assert [low, high] == pytest.approx(by_hand, rel=0.01)
+    assert low < math.exp(nll.sum() / n.sum()) < high
+
+
+def test_long_sequences_weigh_more():
+    # Ratio of sums: the short outlier hardly moves it, the mean of perplexities would explode.
+    _, high = bootstrap_perplexity([3000.0] * 9 + [80.0], [1000] * 9 + [10], iters=2000)
+    assert high < 23
+
+
+def test_below_two_sequences_there_is_no_interval():
+    assert bootstrap_perplexity([3.0], [1]) == (None, None)
+    assert bootstrap_perplexity([], []) == (None, None)
+
+
+def test_equal_sequences_give_a_point_not_nan():
+    low, high = bootstrap_perplexity([20.0, 20.0, 20.0], [10, 10, 10], iters=200)
+    assert low == high == pytest.approx(math.e**2)
+
+
+def test_same_seed_same_interval():
+    nll, n = [30.0, 41.0, 35.0, 29.0], [10, 12, 11, 10]
+    assert bootstrap_perplexity(nll, n, 500, seed=7) == bootstrap_perplexity(nll, n, 500, seed=7)
+    assert bootstrap_perplexity(nll, n, 500, seed=7) != bootstrap_perplexity(nll, n, 500, seed=8)
+
+
+def test_level_widens():
+    nll, n = [30.0, 41.0, 35.0, 29.0, 33.0], [10, 12, 11, 10, 10]
+    narrow = bootstrap_perplexity(nll, n, 2000, level=0.5)
+    wide = bootstrap_perplexity(nll, n, 2000, level=0.99)
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+
+
+def test_one_count_per_sequence():
+    with pytest.raises(ValueError, match="one NLL and one count per sequence"):
+        bootstrap_perplexity([1.0, 2.0], [1])
+
+
+def test_interval_covers_the_truth_about_as_often_as_documented():
+    rng = np.random.default_rng(11)
+    hits = 0
+    for trial in range(200):
+        n = np.full(20, 1023)
+        nll = n * (3.1 + 0.25 * rng.standard_normal(20))
+        low, high = bootstrap_perplexity(nll, n, iters=400, seed=trial)
+        hits += low <= math.exp(3.1) <= high
+    assert 0.87 <= hits / 200 <= 0.98
+
+
+def test_intervals_that_treat_tokens_as_independent_would_be_far_too_narrow():
+    rng = np.random.default_rng(3)
+    n = np.full(30, 1000)
+    nll = n * (3 + 0.2 * rng.standard_normal(30))
+    low, high = bootstrap_perplexity(nll, n, iters=1000)
+    token_width = 2 * 1.96 * math.exp(3) * 2.0 / math.sqrt(30_000)  # tokens spread by 2 nat
+    assert high - low > 2 * token_width
+
+
+@pytest.mark.parametrize(("k", "n"), [(50, 50), (0, 12), (7, 10), (1, 1)])
+def test_wilson_by_its_formula(k, n):
+    z = 1.959963984540054
+    centre = (k / n + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(k / n * (1 - k / n) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    assert wilson(k, n) == pytest.approx((centre - half, centre + half), abs=1e-12)
+
+
+def test_wilson_of_fifty_out_of_fifty():
+    assert wilson(50, 50) == pytest.approx((0.929, 1.0), abs=5e-4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=12))
+def test_paired_difference_is_antisymmetric_and_contains_the_mean(pairs):
+    a, b = zip(*pairs, strict=True)
+    mean, low, high = paired_difference(a, b, iters=300, seed=1)
+    assert mean == pytest.approx(np.mean(a) - np.mean(b), abs=1e-9)
+    spread = np.ptp(np.subtract(a, b))
+    assert low - spread <= mean <= high + spread
+    back = paired_difference(b, a, iters=300, seed=1)
+    assert back == pytest.approx((-mean, -high, -low), abs=1e-9)
+
+
+def test_pairing_cancels_what_items_share():
+    items = np.random.default_rng(0).normal(0, 100, size=40)
+    mean, low, high = paired_difference(items + 1 + 0.1 * np.sin(items), items, iters=1000)
+    assert mean == pytest.approx(1, abs=0.1) and 0.9 < low < high < 1.1
+
+
+def test_paired_difference_of_few():
+    assert paired_difference([3.0], [1.0]) == (2.0, None, None)
+    assert paired_difference([1.0, 2.0], [1.0, 2.0], iters=100) == (0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="pairs of scores"):
+        paired_difference([1.0], [1.0, 2.0])
