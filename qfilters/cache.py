@@ -76,6 +76,8 @@ class EvictingKVCache:
             if self.offset > self.budget:
                 self._count_nan(rows[RANKS])
                 self._choose_victim()
+                # A decode loop evaluates the next token only, and the count holds the old ranks.
+                self._victim = mx.depends(self._victim, self._nan_rows)
         else:
             rows = self._evict_block(new)
         return rows[KEYS], rows[VALUES]
@@ -97,20 +99,15 @@ class EvictingKVCache:
     @property
     def state(self):
         """The arrays held and the counters, as they are: nothing is sorted or copied."""
-        held, store = (self._victim, self._learned, self._nan_rows), self._store
-        return (store.buffers, *held, store.count, self.offset)
+        buffers = self._store.buffers and list(self._store.buffers)
+        held = (self._victim, self._learned, self._nan_rows)
+        return (buffers, *held, self._store.count, self.offset, self.peak_rows)
 
     @state.setter
     def state(self, state):
-        self._store = RowStore()
-        (
-            self._store.buffers,
-            self._victim,
-            self._learned,
-            self._nan_rows,
-            self._store.count,
-            self.offset,
-        ) = state
+        buffers, self._victim, self._learned, self._nan_rows, count, *counters = state
+        self._store = RowStore(buffers, count)
+        self.offset, self.peak_rows = counters
 
     def is_trimmable(self) -> bool:
         """False for every method that evicts, from the start: mlx-lm asks only once."""
@@ -192,14 +189,14 @@ class EvictingKVCache:
         self._victim = victim(ranks, positions)
 
     def _evict_block(self, new):
-        rows, fresh = new, new[RANKS].shape[2]
+        rows = new
         if self._store.buffers is not None:
             live = self._store.rows() if self._victim is None else self._live_rows()
             rows = [mx.concatenate(pair, axis=2) for pair in zip(live, new, strict=True)]
         if self._learns_now():
             rows[RANKS] = self._learn(rows)
         ranks = rows[RANKS]
-        self._count_nan(ranks if self._victim is None else ranks[:, :, -fresh:])
+        self._count_nan(ranks if self._victim is None else new[RANKS])
         ranks = protect(ranks, rows[POSITIONS], self.sinks, self.offset - self.recent)
         kept = survivors(ranks, self.budget)
         # The last slot is free: its row is overwritten before anything reads it.

@@ -3,7 +3,6 @@
 import hashlib
 import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 
 import mlx.core as mx
 import numpy as np
@@ -13,7 +12,7 @@ from .errors import ModelError, QFiltersError, QFiltersWarning, UsageError
 from .estimator import QueryMoments, chunk_moments, drift
 from .filters import SCHEMA_VERSION, Filters
 from .plan import evicting_layers, fingerprint, make_model_cache
-from .platform import default_prefill_step_size
+from .platform import default_prefill_step_size, version
 from .tap import tapped
 
 
@@ -32,7 +31,13 @@ class QueryStats(KVCache):
         self._pending_count = queries.shape[0] * queries.shape[2]
 
     def flush(self) -> None:
-        """Move the chunk's moments to the host."""
+        """Move the chunk's moments to the host.
+
+        Raises:
+            ModelError: the attention call of this chunk was not seen.
+        """
+        if self.pending is None:
+            raise ModelError("a layer's attention call was not seen: its queries are not known")
         gram, total = (np.array(x, dtype=np.float64) for x in self.pending)
         self.moments.add(gram, total, self._pending_count)
         self.pending = None
@@ -63,11 +68,11 @@ def calibrate(
         The filters, ready to `save` or to use.
 
     Raises:
-        UsageError: no rows, or an empty one.
+        UsageError: no rows, an empty one, or text without a tokenizer.
         ModelError: no layer has queries that can be observed, or their sizes differ by layer.
         QFiltersError: the model computed queries that are not finite.
     """
-    rows = [encode(tokenizer, row) if isinstance(row, str) else list(row) for row in rows]
+    rows = [_ids(tokenizer, row) for row in rows]
     if not rows or not all(rows):
         raise UsageError("calibration needs at least one row of at least one token")
     plans = evicting_layers(model, need_queries=True, what="calibration")
@@ -98,9 +103,12 @@ def calibrate(
     return _assemble(plans, moments, metadata)
 
 
-def encode(tokenizer, text: str) -> list[int]:
-    """Token ids without special tokens."""
-    return tokenizer.encode(text, add_special_tokens=False)
+def _ids(tokenizer, row) -> list[int]:
+    if isinstance(row, str):
+        if tokenizer is None:
+            raise UsageError("a calibration row is text: give a tokenizer, or rows of token ids")
+        row = tokenizer.encode(row, add_special_tokens=False)
+    return [int(token) for token in row]
 
 
 def _run(model, row, moments, step):

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from qfilters.errors import UsageError
-from qfilters.models import EMBEDDED, embedded_folder
-from qfilters.platform import (
+from .errors import UsageError
+from .models import EMBEDDED, embedded_folder
+from .platform import (
     backend,
     blas_status,
     cache_dir,
@@ -22,7 +22,7 @@ from qfilters.platform import (
     require_mlx,
     version,
 )
-from qfilters.smollm2 import is_complete
+from .smollm2 import is_complete
 
 _SIZE = 1024  # of the measured matrix product
 

@@ -55,7 +55,7 @@ class Drift:
         explained_energy: `[H]`, share of `sum |q|^2` along the top direction.
         mean_projection: `[H]`, mean of `q . v1`, >= 0 by the sign rule.
         other_projection: `[H]`, mean over the other directions of `|mean of q . v|`.
-        degenerate: KV heads whose filter says nothing (only zeros seen, or the group cancels).
+        degenerate: KV heads to distrust: a query head saw only zeros, or the group cancels.
     """
 
     q_filters: np.ndarray
@@ -71,7 +71,8 @@ def drift(moments: QueryMoments, n_kv_heads: int) -> Drift:
 
     v1 = top eigenvector of G = top right-singular vector of the stacked queries, oriented by
     `sgn(v1 . s) = sgn(1^T u1)`, `sgn(0) = +1`. Queries are not centred: the drift from the origin
-    is the signal. Under GQA the vectors of a group are averaged and the mean has unit length.
+    is the signal. Under GQA the vectors of a group are averaged (without heads that saw only zeros)
+    and the mean has unit length; where they cancel, the first head's vector stands in.
 
     Args:
         moments: of the H query heads; head h belongs to KV head `h // (H / H_kv)`.
@@ -85,19 +86,21 @@ def drift(moments: QueryMoments, n_kv_heads: int) -> Drift:
     top = vectors[:, :, -1] * sign[:, None]
     energy = np.trace(moments.gram, axis1=1, axis2=2)
 
-    groups = top.reshape(n_kv_heads, -1, size)
+    live = energy > 0
+    groups = (top * live[:, None]).reshape(n_kv_heads, -1, size)
     filters = groups.mean(axis=1)
     length = np.linalg.norm(filters, axis=-1)
-    dead = (energy == 0).reshape(n_kv_heads, -1).any(axis=1)
+    dead = ~live.reshape(n_kv_heads, -1).all(axis=1)
     degenerate = tuple(int(h) for h in np.flatnonzero((length < 1e-3) | dead))
-    filters = np.where(length[:, None] < 1e-3, groups[:, 0], filters)
+    first = top.reshape(n_kv_heads, -1, size)[:, 0]
+    filters = np.where(length[:, None] < 1e-3, first, filters)
     filters /= np.linalg.norm(filters, axis=-1, keepdims=True)
 
     others = np.abs(along[:, :-1]).mean(axis=1) if size > 1 else np.zeros(heads)
     return Drift(
         q_filters=filters,
         query_mean=mean,
-        explained_energy=values[:, -1] / np.where(energy == 0, 1, energy),
+        explained_energy=values[:, -1] / np.where(live, energy, 1),
         mean_projection=along[:, -1] * sign,
         other_projection=others,
         degenerate=degenerate,

@@ -6,7 +6,6 @@ The same input gives the same bytes: there are no timestamps inside.
 import io
 import json
 import warnings
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,8 +47,15 @@ class Filters:
     metadata: dict = field(default_factory=dict)
 
     def save(self, path: str | Path) -> Path:
-        """Write the artifact atomically; the parent folder is made if needed."""
-        arrays = {name: getattr(self, name) for name in ARRAYS}
+        """Write the artifact atomically; the parent folder is made if needed.
+
+        Raises:
+            FilterError: what `load` would refuse, published filters among it.
+        """
+        held = {name: getattr(self, name) for name in ARRAYS}
+        arrays = {name: array for name, array in held.items() if array is not None}
+        if fault := _fault(arrays):
+            raise FilterError(f"these filters cannot be saved as an artifact: {fault}")
         meta = json.dumps(self.metadata, sort_keys=True, ensure_ascii=False).encode()
         buffer = io.BytesIO()
         np.savez(buffer, **arrays, metadata=np.frombuffer(meta, dtype=np.uint8))
@@ -63,6 +69,8 @@ class Filters:
             FilterError: not there, damaged, of another schema, or not finite.
         """
         path = Path(path)
+        if path.is_dir():
+            raise FilterError(f"{path} is a folder: name the filter file in it")
         if not path.is_file():
             raise FilterError(f"no filters at {path}: make them with `qfilters calibrate`")
         if path.suffix == ".safetensors":
@@ -90,8 +98,8 @@ class Filters:
         from .plan import evicting_layers, fingerprint
 
         layers = evicting_layers(model, need_queries=True, what="filters")
-        ours = (self.layer_index.tolist(), *self.q_filters.shape[1:])
-        theirs = ([p.index for p in layers], layers[0].n_kv_heads, layers[0].head_dim)
+        ours = (self.layer_index.tolist(), {self.q_filters.shape[1:]})
+        theirs = ([p.index for p in layers], {(p.n_kv_heads, p.head_dim) for p in layers})
         made_for = self.metadata.get("model", "another model")
         remedy = "Run: qfilters calibrate --model ..."
         if ours != theirs:
@@ -113,52 +121,53 @@ class Filters:
             warnings.warn(note, QFiltersWarning, stacklevel=2)
 
 
-def _sizes(layers, n_kv_heads, head_dim):
-    return f"{len(layers)} layers that evict, {n_kv_heads} KV heads, head_dim {head_dim}"
+def _sizes(layers, shapes):
+    heads = " or ".join(f"{h} KV heads, head_dim {d}" for h, d in sorted(shapes))
+    return f"{len(layers)} layers that evict, {layers[0]} to {layers[-1]}, {heads}"
 
 
 def _load_npz(path: Path) -> Filters:
     try:
-        with np.load(path, allow_pickle=False) as data:
-            arrays = {name: data[name] for name in data.files}
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as data:
+            arrays = dict(data)
+        if "metadata" not in arrays:
+            raise ValueError("it has no array 'metadata'")
         metadata = json.loads(arrays.pop("metadata").tobytes())
-    except KeyError as error:
-        raise FilterError(f"{path} is not a filter artifact: it has no array {error}") from error
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        version = metadata.get("schema_version")
+    except Exception as error:  # damaged bytes break zip, numpy and json anywhere
         reason = " ".join(str(error).split())
         raise FilterError(f"{path} cannot be read as a filter artifact: {reason}") from error
-    version = metadata.get("schema_version") if isinstance(metadata, dict) else None
     if version != SCHEMA_VERSION:
         raise FilterError(
             f"{path} has schema version {version}, this qfilters reads {SCHEMA_VERSION}. "
             "Run: qfilters calibrate --model ..."
         )
-    for name, (dtype, rank) in ARRAYS.items():
-        if name not in arrays:
-            raise FilterError(f"{path} is not a filter artifact: it has no array '{name}'")
-        if arrays[name].dtype != dtype or arrays[name].ndim != rank:
-            found = f"{arrays[name].dtype} of rank {arrays[name].ndim}"
-            raise FilterError(f"{path}: '{name}' is {found}, expected {dtype} of rank {rank}")
-    _check_values(path, arrays)
+    if fault := _fault(arrays):
+        raise FilterError(f"{path} is not a filter artifact to rely on: {fault}")
     return Filters(**{name: arrays[name] for name in ARRAYS}, metadata=metadata)
 
 
-def _check_values(path: Path, arrays: dict) -> None:
+def _fault(arrays: dict) -> str | None:
+    """What is wrong with the arrays of an artifact, if anything."""
+    for name, (dtype, rank) in ARRAYS.items():
+        if name not in arrays:
+            return f"it has no array '{name}'"
+        if arrays[name].dtype != dtype or arrays[name].ndim != rank:
+            found = f"{arrays[name].dtype} of rank {arrays[name].ndim}"
+            return f"'{name}' is {found}, expected {dtype} of rank {rank}"
     layers, n_kv_heads, size = arrays["q_filters"].shape
     heads = arrays["query_mean"].shape[1]
-    expected = {
-        "layer_index": (layers,),
-        "query_mean": (layers, heads, size),
-        **{name: (layers, heads) for name in list(ARRAYS)[3:]},
-    }
-    for name, shape in expected.items():
-        if arrays[name].shape != shape:
-            raise FilterError(f"{path}: '{name}' has shape {arrays[name].shape}, expected {shape}")
-    if n_kv_heads == 0 or heads % n_kv_heads:
-        raise FilterError(f"{path}: {heads} query heads do not divide into {n_kv_heads} KV heads")
+    if not arrays["q_filters"].size or heads % n_kv_heads:
+        return f"{layers} layers, {heads} query heads, {n_kv_heads} KV heads, head_dim {size}"
+    expected = {"q_filters": (layers, n_kv_heads, size), "layer_index": (layers,)}
+    expected["query_mean"] = (layers, heads, size)
     for name in ARRAYS:
+        shape = expected.get(name, (layers, heads))
+        if arrays[name].shape != shape:
+            return f"'{name}' has shape {arrays[name].shape}, expected {shape}"
         if not np.isfinite(arrays[name]).all():
-            raise FilterError(f"{path}: '{name}' holds values that are not finite")
+            return f"'{name}' holds values that are not finite"
+    return None
 
 
 def _load_published(path: Path) -> Filters:
@@ -169,7 +178,7 @@ def _load_published(path: Path) -> Filters:
         arrays = mx.load(str(path))
     except RuntimeError as error:
         raise FilterError(f"{path} cannot be read as safetensors: {error}") from error
-    if "q_filters" not in arrays or arrays["q_filters"].ndim != 3:
+    if "q_filters" not in arrays or arrays["q_filters"].ndim != 3 or not arrays["q_filters"].size:
         raise FilterError(f"{path} holds no array 'q_filters' of rank 3")
     filters = -np.array(arrays["q_filters"].astype(mx.float32))
     length = np.linalg.norm(filters, axis=-1, keepdims=True)

@@ -18,7 +18,7 @@ class GenerationStats:
     Attributes:
         prompt_tokens, generated_tokens: counts, the end token not included.
         ttft_s: seconds from the start of the prefill to the first token.
-        decode_tps: tokens per second after the first; None below two tokens.
+        decode_tps: tokens per second after the first, the end token included; None below two.
         peak_memory_gb: MLX's peak, decimal.
         finish_reason: "stop" or "length".
         account: `prompt_cache.account` of the caches.
@@ -89,7 +89,8 @@ def stream_text(
     from mlx_lm import stream_generate
 
     step = prefill_step_size or default_prefill_step_size()
-    first = last = None
+    first = response = None
+    stats.prompt_tokens = len(prompt)
     mx.reset_peak_memory()
     start = time.perf_counter()
     responses = stream_generate(
@@ -101,18 +102,19 @@ def stream_text(
         prompt_cache=caches,
         prefill_step_size=step,
     )
-    for response in responses:
-        last = time.perf_counter()
-        first = first or last
-        stats.prompt_tokens = response.prompt_tokens
-        stats.generated_tokens = response.generation_tokens
-        stats.finish_reason = response.finish_reason
-        if response.text:
-            yield response.text
-    if stats.finish_reason == "stop":
-        stats.generated_tokens -= 1
-    stats.ttft_s = first - start
-    if stats.generated_tokens > 1:
-        stats.decode_tps = (stats.generated_tokens - 1) / (last - first)
-    stats.peak_memory_gb = mx.get_peak_memory() / 1e9
-    stats.account = account(caches)
+    try:
+        for response in responses:
+            last = time.perf_counter()
+            first = first or last
+            stats.finish_reason = response.finish_reason
+            stats.generated_tokens = response.generation_tokens - (response.finish_reason == "stop")
+            if response.text:
+                yield response.text
+    finally:
+        # Also when the reader stops early: then these are the numbers up to there.
+        if response:
+            stats.ttft_s = first - start
+            if response.generation_tokens > 1:
+                stats.decode_tps = (response.generation_tokens - 1) / (last - first)
+            stats.peak_memory_gb = mx.get_peak_memory() / 1e9
+            stats.account = account(caches)

@@ -8,9 +8,9 @@ import re
 import warnings
 from pathlib import Path
 
-from qfilters import smollm2
-from qfilters.errors import ModelError, QFiltersWarning, UsageError
-from qfilters.platform import (
+from . import smollm2
+from .errors import ModelError, QFiltersWarning, UsageError
+from .platform import (
     blas_status,
     cache_dir,
     default_dtype,
@@ -70,7 +70,8 @@ def load(
         warnings.warn(blas_status().note, QFiltersWarning, stacklevel=2)
     folder = _folder(resolve(name))
     _check_folder(folder, name)
-    _check_adapter(adapter_path)
+    if adapter_path is not None:
+        adapter_path = _adapter(adapter_path)
     import mlx.core as mx
     import mlx_lm
 
@@ -134,12 +135,14 @@ def _check_folder(folder: Path, name: str) -> None:
         )
 
 
-def _check_adapter(path: str | None) -> None:
+def _adapter(path: str) -> str:
+    folder = Path(path).expanduser()
     for file in ("adapter_config.json", "adapters.safetensors"):
-        if path is not None and not (Path(path) / file).is_file():
+        if not (folder / file).is_file():
             raise ModelError(
                 f"adapter {path!r}: no {file} there; give the folder that mlx_lm.lora wrote"
             )
+    return str(folder)
 
 
 def _explain(error: Exception, name: str, folder: Path) -> str:

@@ -16,7 +16,9 @@ from mlx_lm.models.cache import KVCache
 from .errors import ModelError
 from .tap import tapped
 
-_PROBED = ("keys", "values", "state", "keys_and_values", "trim", "to_quantized", "nbytes")
+# What a model may ask of a plain cache and gets from an evicting one as well.
+_OFFERED = ("offset", "size", "empty", "is_trimmable")
+_WINDOW = "a sliding-window mask over a plain cache"
 
 
 @dataclass(frozen=True)
@@ -40,32 +42,30 @@ class LayerPlan:
 
 
 class _Probe:
-    """Stands in for a `KVCache` and writes down who does what with it."""
+    """Stands in for a `KVCache`, does what one does, and writes down who asked for what."""
 
     def __init__(self):
-        self.offset = 0
-        self.updates, self.other_readers = [], []
-        self.attention = self.windowed_mask = None
+        self.cache = KVCache()
+        self.stored, self.attention, self.other_uses = [], [], []
+        self.masks, self.windowed = [], []
 
     def update_and_fetch(self, keys, values):
-        self.updates.append((keys, values))
-        self.offset += keys.shape[2]
-        return keys, values
+        self.stored.append(self.cache.update_and_fetch(keys, values))
+        return self.stored[-1]
 
     def make_mask(self, n, return_array=False, window_size=None):
-        mask = KVCache().make_mask(n, return_array=return_array, window_size=window_size)
-        if window_size is not None:
-            self.windowed_mask = mask
+        mask = self.cache.make_mask(n, return_array=return_array, window_size=window_size)
+        (self.masks if window_size is None else self.windowed).append(mask)
         return mask
 
     def observe(self, queries, keys, values, *, scale, mask, sinks):
-        self.attention = (queries, keys, values, mask)
+        self.attention.append((queries, keys, values, mask))
 
     def __getattr__(self, name):
-        if name in _PROBED:
-            self.other_readers.append(name)
-            return getattr(KVCache(), name)
-        raise AttributeError(name)
+        value = getattr(self.cache, name)
+        if name not in _OFFERED:
+            self.other_uses.append(name)
+        return value
 
 
 def make_model_cache(model) -> list:
@@ -96,52 +96,63 @@ def _look(model) -> tuple[LayerPlan, ...]:
     probes = [_Probe() if type(c) is KVCache else None for c in caches]
     standins = [probe or cache for probe, cache in zip(probes, caches, strict=True)]
     with tapped(model):
-        model(mx.zeros((1, 2), dtype=mx.int32), cache=standins)
-    windowed = [p.windowed_mask for p in probes if p and p.windowed_mask is not None]
+        try:
+            model(mx.zeros((1, 2), dtype=mx.int32), cache=standins)
+        except Exception as error:  # any code of any model
+            raise ModelError(f"this model cannot be run on two tokens: {error}") from error
     plans = [
-        _judge(i, type(cache).__name__, probe, windowed)
+        _judge(i, type(cache).__name__, probe)
         for i, (cache, probe) in enumerate(zip(caches, probes, strict=True))
     ]
-    return tuple(_refuse_mixed_masks(plans, probes))
+    return tuple(_refuse_foreign_masks(plans, probes))
 
 
-def _judge(index: int, cache: str, probe: _Probe | None, windowed: list) -> LayerPlan:
+def _judge(index: int, cache: str, probe: _Probe | None) -> LayerPlan:
     def untouched(reason):
         return LayerPlan(index, cache, evicts=False, true_queries=False, reason=reason)
 
     if probe is None:
         return untouched(f"the model keeps its own {cache}")
-    if not probe.updates:
+    if not probe.stored:
         return untouched("nothing is stored in this cache")
-    if len(probe.updates) > 1 or probe.other_readers:
+    if len(probe.stored) > 1 or len(probe.attention) > 1 or probe.other_uses:
         return untouched("the cache is shared with other layers")
-    keys, values = probe.updates[0]
+    keys, values = probe.stored[0]
     sizes = {"n_kv_heads": keys.shape[1], "head_dim": keys.shape[3], "value_dim": values.shape[3]}
-    if probe.attention is None:
-        if probe.windowed_mask is not None:
-            return untouched("a sliding-window mask over a plain cache")
+    if not probe.attention:
+        if probe.windowed:
+            return untouched(_WINDOW)
         reason = "queries cannot be observed: no call of mlx-lm's attention function"
         return LayerPlan(index, cache, evicts=True, true_queries=False, reason=reason, **sizes)
-    queries, seen_keys, seen_values, mask = probe.attention
-    if seen_keys is not keys or seen_values is not values:
+    queries, seen_keys, seen_values, _ = probe.attention[0]
+    if (seen_keys.shape, seen_values.shape) != (keys.shape, values.shape):
         return untouched("stored rows are not the keys and values of attention (latent attention)")
-    if any(mask is w for w in windowed):
-        return untouched("a sliding-window mask over a plain cache")
+    true = seen_keys is keys and seen_values is values
+    reason = "" if true else "attention gets arrays made from the stored rows, not the rows"
     sizes["n_heads"] = queries.shape[1]
-    return LayerPlan(index, cache, evicts=True, true_queries=True, reason="", **sizes)
+    return LayerPlan(index, cache, evicts=True, true_queries=true, reason=reason, **sizes)
 
 
-def _refuse_mixed_masks(plans: list[LayerPlan], probes: list) -> list[LayerPlan]:
-    """An array mask has one width, so the layers that share it must all evict or none."""
-    stuck = set()
+def _refuse_foreign_masks(plans: list[LayerPlan], probes: list) -> list[LayerPlan]:
+    """An array mask has one width: all layers that use it must evict, and one must have made it."""
+    windowed = {id(mask) for p in probes if p for mask in p.windowed}
+    makers, users = {}, {}
     for plan, probe in zip(plans, probes, strict=True):
-        mask = probe.attention[3] if probe and probe.attention else None
-        if isinstance(mask, mx.array) and not plan.evicts:
-            stuck.add(id(mask))
+        for mask in probe.masks if probe else ():
+            makers.setdefault(id(mask), []).append(plan.evicts)
+        for *_, mask in probe.attention if probe else ():
+            users.setdefault(id(mask), []).append(plan.evicts)
     for i, probe in enumerate(probes):
-        if plans[i].evicts and probe.attention and id(probe.attention[3]) in stuck:
-            reason = "its array mask is shared with a layer that cannot evict"
-            plans[i] = LayerPlan(i, plans[i].cache, False, False, reason)
+        mask = probe.attention[0][3] if plans[i].evicts and probe.attention else None
+        if not isinstance(mask, mx.array):
+            continue
+        if id(mask) in windowed:
+            reason = _WINDOW
+        elif not all(makers.get(id(mask), [False]) + users[id(mask)]):
+            reason = "its mask comes from, or is shared with, a layer that cannot evict"
+        else:
+            continue
+        plans[i] = LayerPlan(i, plans[i].cache, evicts=False, true_queries=False, reason=reason)
     return plans
 
 
@@ -182,7 +193,7 @@ def fingerprint(model) -> str:
             facts = {
                 k: v
                 for k, v in vars(module).items()
-                if isinstance(v, (int, float, str)) and not k.startswith("_")
+                if isinstance(v, (int, float, str)) and k != "_training"
             }
             digest.update(json.dumps([name, kind, facts], sort_keys=True).encode())
         if "rope" in kind or "norm" in kind:

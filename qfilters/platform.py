@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qfilters.errors import UsageError
+from .errors import UsageError
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -52,7 +52,7 @@ def cache_dir() -> Path:
 
 
 def setup_blas() -> None:
-    """Put an OpenBLAS in front of the reference BLAS of mlx's Linux CPU wheels (20 to 60 times).
+    """Put an OpenBLAS in front of the reference BLAS of mlx's Linux CPU wheels (20 times and more).
 
     Never raises: a failure leaves mlx as it is, and `blas_status().note` says why.
     """

@@ -1,11 +1,12 @@
 """Caches for a whole model: `make_prompt_cache`, and the accounts of a list of caches."""
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 from .arms import check_budget, parse_method
 from .cache import EvictingKVCache
-from .errors import QFiltersWarning, UsageError
+from .errors import FilterError, QFiltersWarning, UsageError
 from .filters import Filters
 from .methods import Layer, Method, make_method
 from .plan import LayerPlan, evicting_layers, make_model_cache, trained_context
@@ -13,7 +14,7 @@ from .plan import LayerPlan, evicting_layers, make_model_cache, trained_context
 
 def make_prompt_cache(
     model,
-    method: str | Method = "qfilters",
+    method: str | Mapping | Method = "qfilters",
     budget: int = 1024,
     sinks: int = 4,
     recent: int | None = None,
@@ -27,7 +28,7 @@ def make_prompt_cache(
 
     Args:
         model: an mlx-lm model.
-        method: name, "name(option=value)" or a `Method`.
+        method: "name", "name(option=value)", `{name: {option: value}}` or a `Method`.
         budget: rows kept per KV head and layer, sinks and recent included.
         sinks: first positions that are never evicted.
         recent: last positions that are never evicted; None means a quarter of the budget.
@@ -38,26 +39,20 @@ def make_prompt_cache(
         FilterError: filters made for another model.
         ModelError: no layer can evict.
     """
-    if isinstance(method, str):
+    if not isinstance(method, Method):
         method = make_method(*parse_method(method))
     if method.evicts:
         _check_counts(budget=budget, sinks=sinks, recent=recent)
         sinks = sinks if method.max_sinks is None else min(sinks, method.max_sinks)
-        recent = check_budget(budget, sinks, recent)
-        _note_no_recent(method, recent)
+        recent = _recent_in_force(method, budget, sinks, recent)
     if method.needs_filters:
-        if filters is None:
-            raise UsageError(
-                f"method {method.name} needs filters: pass filters=calibrate(model, tokenizer, "
-                "rows) or the path of an artifact made by `qfilters calibrate`"
-            )
-        filters = filters if isinstance(filters, Filters) else Filters.load(filters)
-        filters.check(model)
-    plans = evicting_layers(model, need_queries=method.needs_filters, what=method.name)
+        filters = _filters_for(method, model, filters)
+    needs_queries = method.needs_filters is not None
+    plans = evicting_layers(model, need_queries=needs_queries, what=method.name)
     trained = trained_context(model)
     caches = make_model_cache(model)
     for plan in plans:
-        layer = _layer(plan, filters if method.needs_filters else None, trained)
+        layer = _layer(plan, method, filters, trained)
         caches[plan.index] = EvictingKVCache(method, layer, budget, sinks, recent)
         trained = None
     return caches
@@ -72,21 +67,43 @@ def _check_counts(**counts) -> None:
             raise UsageError(f"{name} must be a whole number of rows, not {value!r}")
 
 
-def _layer(plan: LayerPlan, filters: Filters | None, trained: int | None) -> Layer:
-    """One layer's facts. Only the first gets the trained context, so that it is said once."""
-    rows = {} if filters is None else filters.layer(plan.index)
-    return Layer(
-        plan.index, plan.n_kv_heads, plan.head_dim, plan.n_heads, max_position=trained, **rows
-    )
-
-
-def _note_no_recent(method: Method, recent: int) -> None:
+def _recent_in_force(method: Method, budget: int, sinks: int, recent: int | None) -> int:
+    try:
+        recent = check_budget(budget, sinks, recent)
+    except UsageError as error:
+        raise UsageError(f"budget {error}") from None
     if recent == 0 and method.family != "structural":
         text = (
             "recent 0 is the paper's setting: the newest rows can be evicted, which costs "
             "open-ended text much of its quality (the default is a quarter of the budget)"
         )
         warnings.warn(text, QFiltersWarning, stacklevel=3)
+    return recent
+
+
+def _filters_for(method: Method, model, filters: Filters | str | Path | None) -> Filters:
+    if filters is None:
+        raise UsageError(
+            f"method {method.name} needs filters: pass filters=calibrate(model, tokenizer, "
+            "rows) or the path of an artifact made by `qfilters calibrate`"
+        )
+    filters = filters if isinstance(filters, Filters) else Filters.load(filters)
+    if getattr(filters, method.needs_filters) is None:
+        raise FilterError(
+            f"method {method.name} needs {method.needs_filters}, which published filters do not "
+            "carry. Run: qfilters calibrate --model ..."
+        )
+    filters.check(model)
+    return filters
+
+
+def _layer(plan: LayerPlan, method: Method, filters: Filters | None, trained: int | None) -> Layer:
+    """One layer's facts. Only the first gets the trained context, so that it is said once."""
+    needed = method.needs_filters
+    rows = {needed: filters.layer(plan.index)[needed]} if needed else {}
+    return Layer(
+        plan.index, plan.n_kv_heads, plan.head_dim, plan.n_heads, max_position=trained, **rows
+    )
 
 
 def account(caches: list) -> dict:

@@ -13,6 +13,10 @@ class RowStore:
 
     `in_order`: slots stand as `keep` left them, no row was put elsewhere since.
 
+    Args:
+        buffers: to start from; writing never reaches the arrays given.
+        count: slots of `buffers` that hold rows.
+
     Appending writes into buffers that grow by `step` slots, as mlx-lm's `KVCache` does, so that a
     decoded token costs one row. MLX writes in place only while nothing else refers to a buffer:
     what `append` and `put` return must be dropped before the next call.
@@ -20,9 +24,9 @@ class RowStore:
 
     step = 256
 
-    def __init__(self):
-        self.buffers: list[mx.array] | None = None
-        self.count = 0
+    def __init__(self, buffers: list[mx.array] | None = None, count: int = 0):
+        self.buffers = None if buffers is None else [x[...] for x in buffers]
+        self.count = count
         self.in_order = False
 
     def append(self, new: list[mx.array], most: int | None = None) -> list[mx.array]:

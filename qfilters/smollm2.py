@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from qfilters import gguf
-from qfilters.errors import ModelError, QFiltersWarning
+from . import gguf
+from .errors import ModelError, QFiltersWarning
 
 _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 

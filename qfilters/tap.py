@@ -38,8 +38,21 @@ def _wrap(original):
         # they would keep the old K/V buffer alive and force a copy of it.
         return mx.depends(out, statistics) if statistics else out
 
-    tapped.qfilters_original = original
     return tapped
+
+
+class _Tap:
+    """The wrapper in one namespace, and how many asked for it."""
+
+    def __init__(self, scope: dict):
+        self.scope, self.original, self.holders = scope, scope[ATTENTION], 0
+        self.wrapper = scope[ATTENTION] = _wrap(self.original)
+        self.wrapper.qfilters_tap = self
+
+    def release(self) -> None:
+        self.holders -= 1
+        if not self.holders and self.scope[ATTENTION] is self.wrapper:
+            self.scope[ATTENTION] = self.original
 
 
 def _namespaces(model) -> list[dict]:
@@ -53,29 +66,28 @@ def _namespaces(model) -> list[dict]:
     return list(found.values())
 
 
-def install(model) -> list[dict]:
-    """Install the tap for good. Idempotent.
+def install(model) -> list[_Tap]:
+    """Install the tap for good; where it is already, it stays single.
 
     Args:
         model: an mlx-lm model.
 
     Returns:
-        The namespaces this call changed (empty when the tap was there already).
+        One tap per namespace, each to be released once by a caller that does not want it for good.
     """
-    changed = []
-    for scope in _namespaces(model):
-        if not hasattr(scope[ATTENTION], "qfilters_original"):
-            scope[ATTENTION] = _wrap(scope[ATTENTION])
-            changed.append(scope)
-    return changed
+    scopes = _namespaces(model)
+    taps = [getattr(scope[ATTENTION], "qfilters_tap", None) or _Tap(scope) for scope in scopes]
+    for tap in taps:
+        tap.holders += 1
+    return taps
 
 
 @contextmanager
 def tapped(model) -> Iterator[None]:
-    """The tap for the length of a `with` block; what was there before is put back."""
-    changed = install(model)
+    """The tap for the length of a `with` block; it stays after it if somebody else wants it."""
+    taps = install(model)
     try:
         yield
     finally:
-        for scope in changed:
-            scope[ATTENTION] = scope[ATTENTION].qfilters_original
+        for tap in taps:
+            tap.release()

@@ -19,12 +19,6 @@ from qfilters.doctor import diagnose
 
 ROOT = Path(platform.__file__).parents[1]
 OURS = "openblas (scipy-openblas32)"
-linux_cpu = pytest.mark.skipif(
-    platform.default_dtype() is None, reason="only mlx's Linux CPU wheels need another BLAS"
-)
-renamed = pytest.mark.skipif(
-    platform.blas_status().name != OURS, reason="needs the extra `cpu` and no system OpenBLAS"
-)
 SPEED = """
 import time
 import mlx.core as mx
@@ -59,12 +53,22 @@ def fresh(code: str = "", first: str = "", path: list[str] | None = None, **env:
     return json.loads(done.stdout)
 
 
+# Of a new process: this one may have imported mlx before qfilters.
+CHOSEN = fresh()["blas"]
+linux_cpu = pytest.mark.skipif(
+    platform.default_dtype() is None, reason="only mlx's Linux CPU wheels need another BLAS"
+)
+renamed = pytest.mark.skipif(
+    CHOSEN["name"] != OURS, reason="needs the extra `cpu` and no system OpenBLAS"
+)
+
+
 def test_import_is_light_and_quiet():
     assert fresh()["loaded"] == []
 
 
 @linux_cpu
-@pytest.mark.skipif(not platform.blas_status().fast, reason="no OpenBLAS is installed here")
+@pytest.mark.skipif(not CHOSEN["fast"], reason="no OpenBLAS is installed here")
 def test_matrix_products_are_faster_and_right():
     ours, stock = fresh(SPEED), fresh(SPEED, QFILTERS_BLAS="off")
     assert ours["blas"]["fast"] and not stock["blas"]["fast"]
@@ -208,5 +212,5 @@ def test_doctor_measures_and_reports(tmp_path, monkeypatch):
     assert facts["cache folder"][1:] == ("3 MB", str(tmp_path))
     assert facts["model smollm2-135m"].value == "not fetched yet"
     speed = float(facts["matrix products"].value.rpartition(", ")[2].split()[0])
-    assert speed > (10 if platform.blas_status().fast else 0)
+    assert 0.5 < speed < 100_000  # the reference BLAS gives 3 to 5
     assert facts["mx.compile"].value == "on" or facts["mx.compile"].note

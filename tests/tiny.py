@@ -23,30 +23,88 @@ COMMON = {
     "rope_theta": 10000.0,
 }
 
+SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 2}
+GEMMA3 = {"head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 3}
+MLA = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+}
+
 CONFIGS = {
     "llama": {},
     "qwen2": {"tie_word_embeddings": True},
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
     "phi3": {},
     "gemma2": {"head_dim": 16},
-    "gemma3_text": {"head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 3},
-    "gpt_oss": {"head_dim": 16, "sliding_window": 8, "num_local_experts": 2},
-    "deepseek_v3": {
-        "num_key_value_heads": 4,
-        "n_routed_experts": None,
-        "kv_lora_rank": 16,
-        "q_lora_rank": 16,
-        "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 8,
-        "v_head_dim": 16,
+    "gemma3_text": GEMMA3,
+    "gemma3": GEMMA3,
+    "gpt_oss": {
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 2,
+        **SLIDING,
+    },
+    "deepseek_v3": {"n_routed_experts": None, **MLA},
+    "gemma3n": {
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "num_kv_shared_layers": 2,
+        "vocab_size_per_layer_input": 259,
+        "hidden_size_per_layer_input": 16,
+        "rope_local_base_freq": 10000.0,
+        "final_logit_softcapping": 30.0,
+        "activation_sparsity_pattern": [0.0] * 4,
+        "altup_num_inputs": 2,
+        "altup_coef_clip": 1.0,
+        "altup_correct_scale": True,
+        "altup_active_idx": 0,
+        "laurel_rank": 8,
+        **SLIDING,
+    },
+    "afm7": {
+        "hidden_dim": 64,
+        "num_layers": 5,
+        "num_kv_reuse_layers": 2,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "hidden_dim_scale_factor": 1.0,
+    },
+    "stablelm": {"partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5, "use_qkv_bias": False},
+    "qwen3_next": {
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4,
+        "full_attention_interval": 2,
+        "num_experts": 0,
+        "num_experts_per_tok": 1,
+        "decoder_sparse_step": 1,
+        "shared_expert_intermediate_size": 32,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "partial_rotary_factor": 0.5,
     },
 }
+
+# Models whose text model sits under a `language_model`, as in vision models.
+NESTED = ("gemma3", "gemma3n")
 
 
 def make(kind: str = "llama", seed: int = 0, dtype=mx.float32, **changes):
     """A random model of an mlx-lm architecture; norm weights are random too."""
     module = importlib.import_module(f"mlx_lm.models.{kind}")
     config = {"model_type": kind, **COMMON, **CONFIGS[kind], **changes}
+    if kind in NESTED:
+        config = {"model_type": kind, "vocab_size": COMMON["vocab_size"], "text_config": config}
     mx.random.seed(seed)
     model = module.Model(module.ModelArgs.from_dict(config))
     # Random weights give queries without drift or scale; norms and biases give them both.

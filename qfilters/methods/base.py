@@ -40,13 +40,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class Method:
-    """Base of all methods. Subclasses are frozen dataclasses whose fields are the options."""
+    """Base of all methods. Subclasses are frozen dataclasses whose fields are the options.
+
+    Class attributes: `needs_filters`, the array of `Filters` that the score reads; `max_sinks`, the
+    most sinks that make sense; `learn_after`, keys to see before `learn` is called.
+    """
 
     name: ClassVar[str]
     family: ClassVar[str]
     paper: ClassVar[str]
     path_independent: ClassVar[bool] = True
-    needs_filters: ClassVar[bool] = False
+    needs_filters: ClassVar[str | None] = None
     evicts: ClassVar[bool] = True
     max_sinks: ClassVar[int | None] = None
     learn_after: ClassVar[int | None] = None

@@ -20,7 +20,7 @@ class QFilters(Method):
     name: ClassVar[str] = "qfilters"
     family: ClassVar[str] = "projection"
     paper: ClassVar[str] = "2503.02812"
-    needs_filters: ClassVar[bool] = True
+    needs_filters: ClassVar[str | None] = "q_filters"
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
         """`[B, H_kv, T]`: projection on the layer's filters."""

@@ -33,9 +33,10 @@ class QFiltersKeySVD(Method):
     calib_tokens: int = 128
 
     def __post_init__(self):
-        require(self.sign in (1, -1), "sign", self.sign, "1 or -1")
-        tokens = self.calib_tokens
-        require(isinstance(tokens, int) and tokens >= 2, "calib_tokens", tokens, "a number >= 2")
+        sign, tokens = self.sign, self.calib_tokens
+        require(type(sign) is int and sign in (1, -1), "sign", sign, "1 or -1")
+        valid = type(tokens) is int and tokens >= 2
+        require(valid, "calib_tokens", tokens, "a whole number >= 2")
 
     @property
     def learn_after(self) -> int:
@@ -44,7 +45,8 @@ class QFiltersKeySVD(Method):
 
     def learn(self, keys: mx.array) -> mx.array:
         """The direction: keys `[B, H_kv, S, D]` -> float32 `[B, H_kv, D]`, unit length."""
-        rows = keys.astype(mx.float32)
+        # The decomposition fails on values that are not finite; scoring them does not.
+        rows = mx.nan_to_num(keys.astype(mx.float32), posinf=0.0, neginf=0.0)
         rows = rows - rows.mean(axis=2, keepdims=True)
         gram = rows.swapaxes(2, 3) @ rows
         top = mx.linalg.eigh(gram, stream=mx.cpu)[1][..., -1]

@@ -20,7 +20,7 @@ class QFiltersMean(Method):
     name: ClassVar[str] = "qfilters_mean"
     family: ClassVar[str] = "projection"
     paper: ClassVar[str] = "ours (ablation)"
-    needs_filters: ClassVar[bool] = True
+    needs_filters: ClassVar[str | None] = "query_mean"
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
         """`[B, H_kv, T]`: log of the summed expected exponentials of the group."""

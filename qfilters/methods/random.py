@@ -32,7 +32,7 @@ class Random(Method):
     seed: int = 0
 
     def __post_init__(self):
-        valid = isinstance(self.seed, int) and 0 <= self.seed < 2**32
+        valid = type(self.seed) is int and 0 <= self.seed < 2**32
         require(valid, "seed", self.seed, "a whole number from 0 to 2^32 - 1")
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
