@@ -9,6 +9,7 @@ silently turn eviction off.
 import warnings
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 from mlx_lm.models.base import create_causal_mask
 
 from .errors import QFiltersWarning
@@ -55,31 +56,21 @@ class EvictingKVCache:
             keys `[B, H_kv, S + T, D]` and values `[B, H_kv, S + T, D_v]`. After the first eviction
             a single new row stands in the slot that was free, not at the end.
         """
-        count = keys.shape[2]
-        self.peak_rows = max(self.peak_rows, self.tokens_kept + count)
-        start, self.offset = self.offset, self.offset + count
-        self._note_trained_context(start)
+        start = self._count(keys)
         if not self.method.evicts:
             rows = self._store.append([keys, values])
             return rows[KEYS], rows[VALUES]
         positions = mx.arange(start, self.offset, dtype=mx.int32)
+        if self.method.learns_always:
+            self._learned = self.method.learn(keys, self._learned)
         ranks = self._rank(keys, positions)
-        new = [keys, values, ranks, mx.broadcast_to(positions, ranks.shape)]
-        if self._victim is not None and count == 1:
-            rows = self._store.put(self._victim, new)
-            self._choose_victim()
-        elif self._victim is None and self.offset <= self.budget + 1:
-            rows = self._store.append(new, most=self.budget + 1)
-            if self._learns_now():
-                rows[RANKS] = self._learn(rows)
-                self._store.buffers[RANKS][:, :, : self.offset] = rows[RANKS]
-            if self.offset > self.budget:
-                self._count_nan(rows[RANKS])
-                self._choose_victim()
-                # A decode loop evaluates the next token only, and the count holds the old ranks.
-                self._victim = mx.depends(self._victim, self._nan_rows)
-        else:
-            rows = self._evict_block(new)
+        rows, stored = self._place([keys, values, ranks, positions])
+        if self._learns_now():
+            self._learned = self.method.learn(rows[KEYS], None)
+            rows[RANKS] = self._rank(rows[KEYS], rows[POSITIONS][0, 0])
+            if stored:
+                self._store.write(RANKS, rows[RANKS])
+        self._evict(rows, rows[RANKS], stored)
         return rows[KEYS], rows[VALUES]
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None):
@@ -131,8 +122,8 @@ class EvictingKVCache:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays held."""
-        others = (self._victim, self._learned, self._nan_rows)
-        return self._store.nbytes + sum(x.nbytes for x in others if x is not None)
+        held = [x for _, x in tree_flatten(self.state) if isinstance(x, mx.array)]
+        return sum(x.nbytes for x in held)
 
     # What qfilters reports.
 
@@ -167,6 +158,14 @@ class EvictingKVCache:
 
     # Ranking and evicting.
 
+    def _count(self, keys):
+        """Count new tokens; returns the position of the first."""
+        start, count = self.offset, keys.shape[2]
+        self.peak_rows = max(self.peak_rows, self.tokens_kept + count)
+        self.offset += count
+        self._note_trained_context(start)
+        return start
+
     def _rank(self, keys, positions):
         if self.method.learn_after is not None and self._learned is None:
             return mx.zeros(keys.shape[:3], dtype=mx.int32)
@@ -178,35 +177,49 @@ class EvictingKVCache:
             return False
         return self.offset >= after or self.offset > self.budget
 
-    def _learn(self, rows):
-        """Learn from all keys seen, and rank all rows by what was learned."""
-        self._learned = self.method.learn(rows[KEYS])
-        return self._rank(rows[KEYS], rows[POSITIONS][0, 0])
+    def _place(self, new):
+        """All rows, stored ones and new, and whether the new ones are in the store already.
 
-    def _choose_victim(self):
-        ranks, positions = self._store.buffers[RANKS:]
-        ranks = protect(ranks, positions, self.sinks, self.offset - self.recent)
-        self._victim = victim(ranks, positions)
+        They are, unless a chunk of several tokens exceeds the budget: then `_evict` stores.
+        """
+        new[POSITIONS] = mx.broadcast_to(new[POSITIONS], new[KEYS].shape[:3])
+        if self._victim is not None and new[KEYS].shape[2] == 1:
+            return self._store.put(self._victim, new), True
+        if self._victim is None and self.offset <= self.budget + 1:
+            return self._store.append(new, most=self.budget + 1), True
+        if self._store.buffers is None:
+            return new, False
+        live = self._store.rows() if self._victim is None else self._live_rows()
+        return [mx.concatenate(pair, axis=2) for pair in zip(live, new, strict=True)], False
 
-    def _evict_block(self, new):
-        rows = new
-        if self._store.buffers is not None:
-            live = self._store.rows() if self._victim is None else self._live_rows()
-            rows = [mx.concatenate(pair, axis=2) for pair in zip(live, new, strict=True)]
-        if self._learns_now():
-            rows[RANKS] = self._learn(rows)
-        ranks = rows[RANKS]
-        self._count_nan(ranks if self._victim is None else new[RANKS])
-        ranks = protect(ranks, rows[POSITIONS], self.sinks, self.offset - self.recent)
-        kept = survivors(ranks, self.budget)
+    def _evict(self, rows, ranks, stored):
+        """Choose who goes, if rows exceed the budget.
+
+        Args:
+            rows: all rows, as `_place` returned them.
+            ranks: int32 `[B, H_kv, S]` of these rows.
+            stored: as `_place` returned it.
+        """
+        if self.offset <= self.budget:
+            return
+        self._count_nan(ranks, stored)
+        lifted = protect(ranks, rows[POSITIONS], self.sinks, self.offset - self.recent)
+        if stored:
+            # A decode loop evaluates the next token only, and the count would hold the ranks.
+            lifted = mx.depends(lifted, self._nan_rows)
+            self._victim = victim(lifted, rows[POSITIONS])
+            return
+        kept = survivors(lifted, self.budget)
         # The last slot is free: its row is overwritten before anything reads it.
         self._store.keep(rows, mx.concatenate([kept, kept[:, :, -1:]], axis=2))
         self._victim = mx.full((*kept.shape[:2], 1), self.budget, dtype=mx.int32)
-        return rows
 
-    def _count_nan(self, ranks):
-        found = (ranks == RANK_NAN).sum()
-        self._nan_rows = found if self._nan_rows is None else self._nan_rows + found
+    def _count_nan(self, ranks, stored):
+        """Count NaN scores when a chunk is selected: in its new rows, the first time in all."""
+        if self._victim is None:
+            self._nan_rows = (ranks == RANK_NAN).sum()
+        elif not stored:
+            self._nan_rows = self._nan_rows + (ranks[:, :, self.budget :] == RANK_NAN).sum()
 
     def _live_rows(self):
         """The live rows after an eviction, in temporal order."""

@@ -58,7 +58,7 @@ class GenerationRun:
 
     def document(self, text: str) -> dict:
         """The `--json` document: one row with the text and all statistics."""
-        s, stats = self.session.settings, self.stats
+        stats = self.stats
         row = {
             "method": str(self.method),
             "budget": self.budget if self.method.evicts else None,

@@ -26,8 +26,9 @@ class LayerPlan:
     """One entry of a model's cache list.
 
     `evicts`: the cache may drop rows. `true_queries`: the attention call of the layer can be
-    observed. `reason` says why not, in both cases. Sizes are None where the layer keeps its own
-    cache; `n_heads` also where attention cannot be observed.
+    observed. `reason` says why not, in both cases. `array_mask`: attention gets an array as mask,
+    which fixes the number of rows for all layers that share it. Sizes are None where the layer
+    keeps its own cache; `n_heads` also where attention cannot be observed.
     """
 
     index: int
@@ -39,6 +40,7 @@ class LayerPlan:
     n_kv_heads: int | None = None
     head_dim: int | None = None
     value_dim: int | None = None
+    array_mask: bool = False
 
 
 class _Probe:
@@ -124,12 +126,12 @@ def _judge(index: int, cache: str, probe: _Probe | None) -> LayerPlan:
             return untouched(_WINDOW)
         reason = "queries cannot be observed: no call of mlx-lm's attention function"
         return LayerPlan(index, cache, evicts=True, true_queries=False, reason=reason, **sizes)
-    queries, seen_keys, seen_values, _ = probe.attention[0]
+    queries, seen_keys, seen_values, mask = probe.attention[0]
     if (seen_keys.shape, seen_values.shape) != (keys.shape, values.shape):
         return untouched("stored rows are not the keys and values of attention (latent attention)")
     true = seen_keys is keys and seen_values is values
     reason = "" if true else "attention gets arrays made from the stored rows, not the rows"
-    sizes["n_heads"] = queries.shape[1]
+    sizes |= {"n_heads": queries.shape[1], "array_mask": isinstance(mask, mx.array)}
     return LayerPlan(index, cache, evicts=True, true_queries=true, reason=reason, **sizes)
 
 

@@ -9,7 +9,8 @@ import mlx.nn as nn
 import numpy as np
 
 from .errors import QFiltersError, UsageError
-from .prompt_cache import account, make_prompt_cache
+from .future import future_attention
+from .prompt_cache import account, as_method, make_prompt_cache
 
 
 @dataclass
@@ -66,7 +67,7 @@ def evaluate_ppl(
     result, start = PplResult(), time.perf_counter()
     total, done = sum(len(row) - 1 for row in rows), 0
     for row in rows:
-        caches = make_prompt_cache(model, **cache_options)
+        caches = _caches(model, row, cache_options)
         tokens = mx.array(row)
         result.nll.append(0.0)
         result.n_tokens.append(0)
@@ -86,3 +87,10 @@ def evaluate_ppl(
         result.accounts.append(account(caches))
     result.seconds = time.perf_counter() - start
     return result
+
+
+def _caches(model, row, options):
+    method = as_method(options.get("method", "qfilters"))
+    if not method.needs_future:
+        return make_prompt_cache(model, **options)
+    return make_prompt_cache(model, **options, future=future_attention(model, row))

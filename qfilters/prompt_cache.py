@@ -4,12 +4,15 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from .arms import check_budget, parse_method
+from .arms import check_budget, default_recent, parse_method
 from .cache import EvictingKVCache
-from .errors import FilterError, QFiltersWarning, UsageError
+from .errors import FilterError, ModelError, QFiltersWarning, UsageError
 from .filters import Filters
 from .methods import Layer, Method, make_method
-from .plan import LayerPlan, evicting_layers, make_model_cache, trained_context
+from .observing_cache import ObservingKVCache
+from .plan import evicting_layers, make_model_cache, trained_context
+from .rotation import rope_of
+from .tap import install
 
 
 def make_prompt_cache(
@@ -19,6 +22,7 @@ def make_prompt_cache(
     sinks: int = 4,
     recent: int | None = None,
     filters: Filters | str | Path | None = None,
+    future: dict | None = None,
 ) -> list:
     """Caches for `mlx_lm.generate(..., prompt_cache=...)` that stay under a budget.
 
@@ -33,29 +37,88 @@ def make_prompt_cache(
         sinks: first positions that are never evicted.
         recent: last positions that are never evicted; None means a quarter of the budget.
         filters: what the projection methods project on, or the path of an artifact.
+        future: what `oracle` looks up, by layer, as `future.future_attention` returns it.
 
     Raises:
         UsageError: bad sizes, unknown method, filters missing.
         FilterError: filters made for another model.
         ModelError: no layer can evict.
     """
-    if not isinstance(method, Method):
-        method = make_method(*parse_method(method))
+    method = as_method(method)
     if method.evicts:
         _check_counts(budget=budget, sinks=sinks, recent=recent)
         sinks = sinks if method.max_sinks is None else min(sinks, method.max_sinks)
         recent = _recent_in_force(method, budget, sinks, recent)
-    if method.needs_filters:
-        filters = _filters_for(method, model, filters)
-    needs_queries = method.needs_filters is not None
-    plans = evicting_layers(model, need_queries=needs_queries, what=method.name)
-    trained = trained_context(model)
+    if isinstance(filters, str | Path) and method.needs_filters:
+        filters = Filters.load(filters)
+    if method.needs_future and future is None:
+        raise UsageError(f"method {method.name} needs the text in advance: use it in ppl")
+    layers = make_layers(model, [method], filters, future)
+    budgets = [budget] * len(layers)
+    if method.evicts and hasattr(method, "layer_budgets"):
+        budgets = method.layer_budgets(budget, len(layers))
+    if method.needs_queries:
+        install(model)
+    kind = ObservingKVCache if method.needs_queries else EvictingKVCache
     caches = make_model_cache(model)
-    for plan in plans:
-        layer = _layer(plan, method, filters, trained)
-        caches[plan.index] = EvictingKVCache(method, layer, budget, sinks, recent)
-        trained = None
+    for layer, rows in zip(layers, budgets, strict=True):
+        caches[layer.index] = kind(method, layer, rows, sinks, recent)
     return caches
+
+
+def as_method(method: str | Mapping | Method) -> Method:
+    """The method that a name, "name(option=value)" or `{name: {option: value}}` stands for."""
+    return method if isinstance(method, Method) else make_method(*parse_method(method))
+
+
+def make_layers(
+    model, methods: list[Method], filters: Filters | None = None, future: dict | None = None
+) -> list[Layer]:
+    """What the methods may know of every layer that can serve all of them, in order.
+
+    Only the first layer is told the trained context, so that passing it is noted once.
+
+    Raises:
+        UsageError, FilterError: filters missing or of another model.
+        ModelError: no layer can serve the methods.
+    """
+    needing = [m for m in methods if m.needs_filters]
+    for method in needing:
+        _check_filters(method, filters)
+    if needing:
+        filters.check(model)
+    queries = bool(needing) or any(m.needs_queries for m in methods)
+    what = ", ".join(sorted({m.name for m in methods}))
+    plans = evicting_layers(model, need_queries=queries, what=what)
+    uneven = [m for m in methods if hasattr(m, "layer_budgets")]
+    if uneven and any(p.array_mask for p in plans):
+        raise ModelError(
+            f"method {uneven[0].name} gives layers different budgets, but this model shares one "
+            "array mask between them"
+        )
+    wanted = {m.needs_filters for m in needing}
+    layers = []
+    for plan in plans:
+        facts = (
+            {n: x for n, x in filters.layer(plan.index).items() if n in wanted} if wanted else {}
+        )
+        if any(m.needs_rope for m in methods):
+            facts["rope"] = _rope(model, plan)
+        if future is not None:
+            facts["future"] = future[plan.index]
+        trained = None if layers else trained_context(model)
+        sizes = (plan.n_kv_heads, plan.head_dim, plan.n_heads)
+        layers.append(Layer(plan.index, *sizes, max_position=trained, **facts))
+    return layers
+
+
+def _rope(model, plan):
+    found, why = rope_of(model.layers[plan.index])
+    if found is None:
+        raise ModelError(
+            f"expected_attention cannot undo the rotation of layer {plan.index}: {why}"
+        )
+    return found
 
 
 def _check_counts(**counts) -> None:
@@ -68,42 +131,32 @@ def _check_counts(**counts) -> None:
 
 
 def _recent_in_force(method: Method, budget: int, sinks: int, recent: int | None) -> int:
+    recent = default_recent(budget) if recent is None else recent
     try:
-        recent = check_budget(budget, sinks, recent)
+        check_budget(budget, sinks, max(recent, method.window))
     except UsageError as error:
-        raise UsageError(f"budget {error}") from None
-    if recent == 0 and method.family != "structural":
+        window = f" ({method.name} keeps its last {method.window} rows)" if method.window else ""
+        raise UsageError(f"budget {error}{window}") from None
+    if max(recent, method.window) == 0 and method.family != "structural":
         text = (
             "recent 0 is the paper's setting: the newest rows can be evicted, which costs "
             "open-ended text much of its quality (the default is a quarter of the budget)"
         )
         warnings.warn(text, QFiltersWarning, stacklevel=3)
-    return recent
+    return max(recent, method.window)
 
 
-def _filters_for(method: Method, model, filters: Filters | str | Path | None) -> Filters:
+def _check_filters(method: Method, filters: Filters | None) -> None:
     if filters is None:
         raise UsageError(
             f"method {method.name} needs filters: pass filters=calibrate(model, tokenizer, "
             "rows) or the path of an artifact made by `qfilters calibrate`"
         )
-    filters = filters if isinstance(filters, Filters) else Filters.load(filters)
     if getattr(filters, method.needs_filters) is None:
         raise FilterError(
             f"method {method.name} needs {method.needs_filters}, which published filters do not "
             "carry. Run: qfilters calibrate --model ..."
         )
-    filters.check(model)
-    return filters
-
-
-def _layer(plan: LayerPlan, method: Method, filters: Filters | None, trained: int | None) -> Layer:
-    """One layer's facts. Only the first gets the trained context, so that it is said once."""
-    needed = method.needs_filters
-    rows = {needed: filters.layer(plan.index)[needed]} if needed else {}
-    return Layer(
-        plan.index, plan.n_kv_heads, plan.head_dim, plan.n_heads, max_position=trained, **rows
-    )
 
 
 def account(caches: list) -> dict:
@@ -117,7 +170,9 @@ def account(caches: list) -> dict:
         `layers_untouched`.
     """
     ours = [c for c in caches if isinstance(c, EvictingKVCache)]
-    seen, kept = ours[0].tokens_seen, ours[0].tokens_kept
+    seen = ours[0].tokens_seen
+    # Budgets may differ between layers; their mean is the budget asked for.
+    kept = round(sum(c.tokens_kept for c in ours) / len(ours))
     held = sum(c.nbytes for c in ours)
     full = sum(c.row_bytes * c.tokens_seen for c in ours)
     filter_bytes = sum(c.layer.filter_bytes for c in ours)

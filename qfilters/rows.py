@@ -68,6 +68,13 @@ class RowStore:
             self.buffers[i] = put_row(self.buffers[i], slot, row)
         return list(self.buffers)
 
+    def write(self, which: int, rows: mx.array) -> None:
+        """Replace all rows of one buffer, `[B, H_kv, count, ...]`."""
+        if self.count == self.buffers[which].shape[2]:
+            self.buffers[which] = rows
+        else:
+            self.buffers[which][:, :, : self.count] = rows
+
     def take(self, index: mx.array) -> list[mx.array]:
         """Copies of the rows in slots `index`, int32 `[B, H_kv, K]`."""
         return [take_rows(x, index) for x in self.buffers]

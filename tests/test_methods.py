@@ -120,7 +120,7 @@ def test_keysvd_direction_is_the_centred_top_singular_vector(dtype):
     # A mean far from the origin and unequal spreads: centring and the choice of axis both show.
     spread = mx.array(np.linspace(0.5, 3, SIZE).astype(np.float32))[None, None, None]
     keys = (mx.random.normal((3, H, 200, SIZE)) * spread + 5).astype(dtype)
-    found = np.array(make_method("qfilters_keysvd").learn(keys))
+    found = np.array(make_method("qfilters_keysvd").learn(keys, None))
     np.testing.assert_allclose(found, key_direction(np.array(keys.astype(mx.float32))), atol=1e-4)
     np.testing.assert_allclose(np.linalg.norm(found, axis=-1), 1, atol=1e-5)
     assert (np.take_along_axis(found, np.abs(found).argmax(-1)[..., None], -1) > 0).all()

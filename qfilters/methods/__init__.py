@@ -4,14 +4,22 @@ import dataclasses
 
 from ..errors import UsageError
 from .base import Layer, Method
+from .chunkkv import ChunkKV
+from .expected_attention import ExpectedAttention
+from .h2o import H2O
+from .keydiff import KeyDiff
 from .knorm import KNorm
 from .none import KeepAll
+from .oracle import Oracle
+from .pyramidkv import PyramidKV
 from .qfilters import QFilters
 from .qfilters_keysvd import QFiltersKeySVD
 from .qfilters_mean import QFiltersMean
 from .random import Random
 from .sliding_window import SlidingWindow
+from .snapkv import SnapKV
 from .streaming_llm import StreamingLLM
+from .tova import TOVA
 
 __all__ = ["METHODS", "Layer", "Method", "make_method"]
 
@@ -24,8 +32,16 @@ METHODS: dict[str, type[Method]] = {
         QFiltersKeySVD,
         Random,
         KNorm,
+        KeyDiff,
         StreamingLLM,
         SlidingWindow,
+        H2O,
+        TOVA,
+        SnapKV,
+        PyramidKV,
+        ChunkKV,
+        ExpectedAttention,
+        Oracle,
     )
 }
 

@@ -18,6 +18,9 @@ class Layer:
         n_heads: query heads, None where attention cannot be observed.
         q_filters: float32 `[H_kv, D]` or None.
         query_mean: float32 `[H, D]` or None.
+        rope: the layer's RoPE module or None.
+        future: float32 `[H_kv, N]`, attention each position of the text at hand receives from later
+            ones, or None.
         max_position: trained context in tokens, or None.
     """
 
@@ -27,6 +30,8 @@ class Layer:
     n_heads: int | None = None
     q_filters: mx.array | None = None
     query_mean: mx.array | None = None
+    rope: object | None = None
+    future: mx.array | None = None
     max_position: int | None = None
 
     def __deepcopy__(self, memo):
@@ -42,8 +47,10 @@ class Layer:
 class Method:
     """Base of all methods. Subclasses are frozen dataclasses whose fields are the options.
 
-    Class attributes: `needs_filters`, the array of `Filters` that the score reads; `max_sinks`, the
-    most sinks that make sense; `learn_after`, keys to see before `learn` is called.
+    Class attributes: `needs_filters`, the array of `Filters` that the score reads; `needs_queries`,
+    `needs_future`, `needs_rope`: true queries, the attention later tokens pay, the layer's RoPE
+    module; `max_sinks`, the most sinks that make sense; `window`, the last rows that are always
+    kept; `learn_after`, keys to see before `learn` is called, `learns_always`, at every call.
     """
 
     name: ClassVar[str]
@@ -54,6 +61,11 @@ class Method:
     evicts: ClassVar[bool] = True
     max_sinks: ClassVar[int | None] = None
     learn_after: ClassVar[int | None] = None
+    learns_always: ClassVar[bool] = False
+    needs_queries: ClassVar[bool] = False
+    needs_future: ClassVar[bool] = False
+    needs_rope: ClassVar[bool] = False
+    window: ClassVar[int] = 0
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
         """Score new rows once, at insertion.
@@ -69,8 +81,12 @@ class Method:
         """
         raise NotImplementedError
 
-    def learn(self, keys: mx.array) -> mx.array:
-        """Methods with `learn_after`: called once with all keys seen so far, before any score."""
+    def learn(self, keys: mx.array, learned: mx.array | None) -> mx.array:
+        """Learn from keys, before they are scored.
+
+        With `learn_after`: called once, with all keys seen so far. With `learns_always`: called
+        with the new keys of every call and what was learned so far.
+        """
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -43,7 +43,7 @@ class QFiltersKeySVD(Method):
         """Keys to see before `learn` is called."""
         return self.calib_tokens
 
-    def learn(self, keys: mx.array) -> mx.array:
+    def learn(self, keys: mx.array, learned: mx.array | None) -> mx.array:
         """The direction: keys `[B, H_kv, S, D]` -> float32 `[B, H_kv, D]`, unit length."""
         # The decomposition fails on values that are not finite; scoring them does not.
         rows = mx.nan_to_num(keys.astype(mx.float32), posinf=0.0, neginf=0.0)

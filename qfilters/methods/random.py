@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import mlx.core as mx
+import numpy as np
 
 from .base import Layer, Method, require
 
 
-def _mix(x: mx.array) -> mx.array:
-    """Finaliser of the 32-bit MurmurHash3: every input bit changes every output bit."""
-    x = (x ^ (x >> 16)) * mx.array(0x85EBCA6B, mx.uint32)
-    x = (x ^ (x >> 13)) * mx.array(0xC2B2AE35, mx.uint32)
+def _mix(x):
+    """Finaliser of the 32-bit MurmurHash3, for uint32 arrays of mlx or numpy."""
+    x = (x ^ (x >> 16)) * 0x85EBCA6B
+    x = (x ^ (x >> 13)) * 0xC2B2AE35
     return x ^ (x >> 16)
 
 
@@ -37,7 +38,7 @@ class Random(Method):
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
         """keys `[B, H_kv, T, D]` -> `[B, H_kv, T]`."""
-        salt = _mix(_mix(mx.array(self.seed, mx.uint32)) + layer.index)
-        heads = _mix(salt + mx.arange(keys.shape[1], dtype=mx.uint32))
+        salt = _mix(_mix(np.array([self.seed], dtype=np.uint32)) + layer.index)
+        heads = mx.array(_mix(salt + np.arange(keys.shape[1], dtype=np.uint32)))
         bits = _mix(heads[:, None] ^ _mix(positions.astype(mx.uint32) + 1))
         return mx.broadcast_to((bits >> 8).astype(mx.float32) * 2.0**-24, keys.shape[:3])

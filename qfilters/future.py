@@ -1,0 +1,55 @@
+"""Hindsight: the attention each position of a text receives from later ones in the dense model."""
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from .plan import evicting_layers, make_model_cache
+from .platform import default_prefill_step_size
+from .probabilities import fold
+from .tap import tapped
+
+
+class _Received(KVCache):
+    """A plain cache that adds up, per row, the attention of queries at later positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.mass = None
+
+    def observe(self, queries, keys, values, *, scale, mask, sinks):
+        """Add this chunk's attention, each query's to its own row left out."""
+        rows, count = keys.shape[2], queries.shape[2]
+        start = mx.zeros(keys.shape[:3])
+        if self.mass is not None:
+            start[:, :, : rows - count] = self.mass
+
+        def step(total, a, first):
+            asking = mx.arange(a.shape[3])[:, None] + (rows - count + first)
+            later = mx.arange(rows)[None] < asking
+            return total + (a * later).sum(axis=(2, 3))
+
+        self.mass = fold(queries, keys, scale, mask, sinks, step, start)
+        return [self.mass]
+
+
+def future_attention(model, tokens: list[int], step_size: int | None = None) -> dict:
+    """Attention each position receives from later ones, summed over queries and the group.
+
+    Args:
+        model: an mlx-lm model; runs densely, with plain caches.
+        tokens: the whole text.
+        step_size: tokens per forward pass; None means the platform's default.
+
+    Returns:
+        By layer index: float32 `[H_kv, N]`, for the layers whose queries can be observed.
+    """
+    caches = make_model_cache(model)
+    plans = evicting_layers(model, need_queries=True, what="oracle")
+    for plan in plans:
+        caches[plan.index] = _Received()
+    step, row = step_size or default_prefill_step_size(), mx.array(tokens)[None]
+    with tapped(model):
+        for start in range(0, len(tokens), step):
+            model(row[:, start : start + step], cache=caches)
+            mx.eval([c.state for c in caches], [caches[p.index].mass for p in plans])
+    return {p.index: caches[p.index].mass[0] for p in plans}

@@ -1,0 +1,2 @@
+// cuda.h has what is needed of it.
+#pragma once

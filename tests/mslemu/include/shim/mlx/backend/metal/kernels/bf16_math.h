@@ -1,0 +1,2 @@
+// msl.h has the mathematics of bfloat.
+#pragma once

@@ -1,0 +1,44 @@
+"""The embedded model itself: what only a trained model can show. Filters are the shipped ones."""
+
+from pathlib import Path
+
+import pytest
+
+from qfilters import Filters, evaluate_ppl, load, make_prompt_cache
+from qfilters.generate import GenerationStats, chat_prompt, stream_text
+from qfilters.text import load_corpus, token_rows
+
+pytestmark = pytest.mark.real
+SHIPPED = Path(__file__).parents[1] / "artifacts" / "filters" / "smollm2-135m.npz"
+
+
+@pytest.fixture(scope="module")
+def real():
+    return load()
+
+
+def test_the_shipped_filters_are_of_this_model(real):
+    filters = Filters.load(SHIPPED)
+    filters.check(real[0], "smollm2-135m")
+    assert filters.q_filters.shape == (30, 3, 64)
+    assert (filters.mean_projection > 0).all()
+
+
+def test_a_full_cache_answers(real):
+    model, tokenizer = real
+    prompt = chat_prompt(tokenizer, "What is the capital of France?")
+    caches = make_prompt_cache(model, method="none")
+    text = "".join(stream_text(model, tokenizer, prompt, caches, GenerationStats(), max_tokens=12))
+    assert "Paris" in text
+
+
+def test_eviction_by_filters_costs_less_than_by_chance(real):
+    """none < qfilters < random on 1024 tokens of prose at a budget of 64 rows."""
+    model, tokenizer = real
+    rows = token_rows(load_corpus("builtin", "evaluation"), tokenizer, 1, 1024)
+    filters = Filters.load(SHIPPED)
+    none, ours, chance = (
+        evaluate_ppl(model, rows, method=m, budget=64, filters=filters).perplexity
+        for m in ("none", "qfilters", "random")
+    )
+    assert none < ours < chance
