@@ -13,9 +13,10 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.base import create_causal_mask
 
 from .errors import QFiltersWarning
+from .kernels import Fused, kernel_name, reference
 from .methods import Layer, Method
 from .rows import RowStore
-from .select import RANK_NAN, protect, rank, survivors, victim
+from .select import RANK_NAN, protect, rank, victim
 
 KEYS, VALUES, RANKS, POSITIONS = range(4)
 
@@ -33,13 +34,23 @@ class EvictingKVCache:
         budget: rows kept per KV head, sinks and recent included.
         sinks: first positions that are never evicted.
         recent: last positions that are never evicted.
+        kernels: fused kernels to choose and copy rows with; None means the reference.
     """
 
-    def __init__(self, method: Method, layer: Layer, budget: int, sinks: int, recent: int):
+    def __init__(
+        self,
+        method: Method,
+        layer: Layer,
+        budget: int,
+        sinks: int,
+        recent: int,
+        kernels: Fused | None = None,
+    ):
         self.method, self.layer = method, layer
         self.budget, self.sinks, self.recent = budget, sinks, recent
         self.offset = 0
         self.peak_rows = 0
+        self._kernels = kernels
         self._store = RowStore()
         self._victim = self._learned = self._nan_rows = None
 
@@ -63,6 +74,8 @@ class EvictingKVCache:
         positions = mx.arange(start, self.offset, dtype=mx.int32)
         if self.method.learns_always:
             self._learned = self.method.learn(keys, self._learned)
+        if self._kernels is not None and self._victim is not None and keys.shape[2] == 1:
+            return self._replace(keys, values, positions)
         ranks = self._rank(keys, positions)
         rows, stored = self._place([keys, values, ranks, positions])
         if self._learns_now():
@@ -90,7 +103,7 @@ class EvictingKVCache:
     @property
     def state(self):
         """The arrays held and the counters, as they are: nothing is sorted or copied."""
-        buffers = self._store.buffers and list(self._store.buffers)
+        buffers = self._store.buffers and [x[...] for x in self._store.buffers]
         held = (self._victim, self._learned, self._nan_rows)
         return (buffers, *held, self._store.count, self.offset, self.peak_rows)
 
@@ -146,6 +159,11 @@ class EvictingKVCache:
         return mx.broadcast_to(mx.arange(self.offset, dtype=mx.int32), (*heads, self.offset))
 
     @property
+    def kernel(self) -> str:
+        """What chooses and copies rows: `metal`, `cuda` or `reference`."""
+        return kernel_name(self._kernels)
+
+    @property
     def nan_rows(self) -> int:
         """Rows with a NaN score met when chunks were selected, over all heads."""
         return 0 if self._nan_rows is None else self._nan_rows.item()
@@ -192,6 +210,22 @@ class EvictingKVCache:
         live = self._store.rows() if self._victim is None else self._live_rows()
         return [mx.concatenate(pair, axis=2) for pair in zip(live, new, strict=True)], False
 
+    def _replace(self, keys, values, position):
+        """With kernels: one token into the free slot, and the victim after it."""
+        held = (*self._store.buffers[RANKS:], self._victim)
+        now = (self.offset - 1, self.sinks, self.offset - self.recent)
+        directions = self.method.directions(self.layer, self._learned)
+        if directions is None:
+            ranks = self._rank(keys, position)
+            following = self._kernels.next_victim(ranks, *held, *now)
+        else:
+            ranks, following = self._kernels.replace(keys, directions, *held, *now)
+        position = mx.broadcast_to(position, ranks.shape)
+        rows = self._store.put(self._victim, [keys, values, ranks, position])
+        # A decode loop evaluates the next token only, and the count would hold the ranks.
+        self._victim = mx.depends(following, self._nan_rows)
+        return rows[KEYS], rows[VALUES]
+
     def _evict(self, rows, ranks, stored):
         """Choose who goes, if rows exceed the budget.
 
@@ -203,15 +237,17 @@ class EvictingKVCache:
         if self.offset <= self.budget:
             return
         self._count_nan(ranks, stored)
-        lifted = protect(ranks, rows[POSITIONS], self.sinks, self.offset - self.recent)
+        how = (rows[POSITIONS], self.sinks, self.offset - self.recent)
         if stored:
+            lifted = protect(ranks, *how)
             # A decode loop evaluates the next token only, and the count would hold the ranks.
             lifted = mx.depends(lifted, self._nan_rows)
             self._victim = victim(lifted, rows[POSITIONS])
             return
-        kept = survivors(lifted, self.budget)
         # The last slot is free: its row is overwritten before anything reads it.
-        self._store.keep(rows, mx.concatenate([kept, kept[:, :, -1:]], axis=2))
+        path = self._kernels or reference
+        kept = path.select(ranks, *how, self.budget, self.budget + 1)
+        self._store.keep(path.compact(*rows, kept))
         self._victim = mx.full((*kept.shape[:2], 1), self.budget, dtype=mx.int32)
 
     def _count_nan(self, ranks, stored):

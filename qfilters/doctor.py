@@ -63,7 +63,7 @@ def _compute(known: dict[str, str]) -> list[Fact]:
         Fact("device", known["device"]),
         Fact("back end", known["backend"], _why_not_gpu(known["backend"])),
         _blas(),
-        Fact("kernels", "reference", "plain MLX operations; this version has no fused kernels"),
+        _kernels(),
         _compile(known["backend"]),
         Fact("dtype auto", str(dtype).split(".")[-1] if dtype else "as stored", why),
         Fact("prefill step", f"{default_prefill_step_size()} tokens"),
@@ -76,6 +76,15 @@ def _why_not_gpu(place: str) -> str:
     if sys.platform == "darwin":
         return "mlx's default device was set to the CPU, or Metal is not available"
     return "no GPU back end is installed or usable; 'qfilters-mlx[cuda]' serves NVIDIA GPUs"
+
+
+def _kernels() -> Fact:
+    from .kernels import choose_kernels, kernel_name
+
+    chosen = choose_kernels()
+    if chosen is None:
+        return Fact("kernels", kernel_name(chosen), "plain MLX operations, as there is no GPU")
+    return Fact("kernels", chosen.name, "fused; 'qfilters bench kernels' checks and times them")
 
 
 def _blas() -> Fact:

@@ -3,42 +3,53 @@
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
+from .methods.observing import Attention
 from .plan import evicting_layers, make_model_cache
 from .platform import default_prefill_step_size
-from .probabilities import fold
 from .tap import tapped
 
 
 class _Received(KVCache):
-    """A plain cache that adds up, per row, the attention of queries at later positions."""
+    """A plain cache that adds up, per row, the attention of queries at later positions.
 
-    def __init__(self):
+    Queries before position `since` are left out.
+    """
+
+    def __init__(self, since: int):
         super().__init__()
-        self.mass = None
+        self.since, self.mass = since, None
 
     def observe(self, queries, keys, values, *, scale, mask, sinks):
         """Add this chunk's attention, each query's to its own row left out."""
-        rows, count = keys.shape[2], queries.shape[2]
+        rows = keys.shape[2]
         start = mx.zeros(keys.shape[:3])
         if self.mass is not None:
-            start[:, :, : rows - count] = self.mass
+            start[:, :, : self.mass.shape[2]] = self.mass
+        self.mass = start
+        count = min(queries.shape[2], rows - self.since)
+        if count <= 0:
+            return []
+        seen = Attention(queries, keys, values, scale, mask, sinks, None, None, rows).last(count)
 
         def step(total, a, first):
             asking = mx.arange(a.shape[3])[:, None] + (rows - count + first)
-            later = mx.arange(rows)[None] < asking
+            later = mx.arange(rows) < asking
             return total + (a * later).sum(axis=(2, 3))
 
-        self.mass = fold(queries, keys, scale, mask, sinks, step, start)
+        self.mass = seen.fold(step, start)
         return [self.mass]
 
 
-def future_attention(model, tokens: list[int], step_size: int | None = None) -> dict:
+def future_attention(
+    model, tokens: list[int], step_size: int | None = None, *, since: int = 0
+) -> dict:
     """Attention each position receives from later ones, summed over queries and the group.
 
     Args:
         model: an mlx-lm model; runs densely, with plain caches.
         tokens: the whole text.
         step_size: tokens per forward pass; None means the platform's default.
+        since: position of the first query that counts.
 
     Returns:
         By layer index: float32 `[H_kv, N]`, for the layers whose queries can be observed.
@@ -46,7 +57,7 @@ def future_attention(model, tokens: list[int], step_size: int | None = None) -> 
     caches = make_model_cache(model)
     plans = evicting_layers(model, need_queries=True, what="oracle")
     for plan in plans:
-        caches[plan.index] = _Received()
+        caches[plan.index] = _Received(since)
     step, row = step_size or default_prefill_step_size(), mx.array(tokens)[None]
     with tapped(model):
         for start in range(0, len(tokens), step):

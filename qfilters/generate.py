@@ -44,7 +44,8 @@ def chat_prompt(
     """Token ids of a prompt: through the chat template where there is one, with one BOS.
 
     Raises:
-        UsageError: an empty prompt, or a system prompt where no template can carry it.
+        UsageError: an empty prompt, or a system prompt where no template can carry it, or anything
+            else that the template refuses.
     """
     if ignore_chat_template or not tokenizer.has_chat_template:
         if system_prompt:
@@ -53,12 +54,12 @@ def chat_prompt(
         ids = tokenizer.encode(prompt, add_special_tokens=not (bos and prompt.startswith(bos)))
     else:
         system = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        ids = tokenizer.apply_chat_template(
-            [*system, {"role": "user", "content": prompt}],
-            add_generation_prompt=True,
-            return_dict=False,
-            **(chat_template_config or {}),
-        )
+        messages = [*system, {"role": "user", "content": prompt}]
+        options = {"add_generation_prompt": True, **(chat_template_config or {})}
+        try:
+            ids = tokenizer.apply_chat_template(messages, return_dict=False, **options)
+        except Exception as error:  # a template is a program of its own
+            raise UsageError(f"the chat template refuses this prompt: {error}") from error
     if not ids:
         raise UsageError("the prompt is empty: give some text with --prompt")
     return list(ids)

@@ -8,7 +8,7 @@ from .generate import GenerationStats, chat_prompt, stream_text
 from .inspection import plan_rows, plan_summary
 from .methods import Method
 from .platform import provenance
-from .prompt_cache import make_prompt_cache
+from .prompt_cache import kernels_for, make_prompt_cache
 from .results import document, open_run
 from .session import RESULTS, Session, filters_sha256
 
@@ -88,8 +88,10 @@ class GenerationRun:
 def open_generation(session: Session, method: Method, command: list[str]) -> GenerationRun:
     """Load the model, find the filters, tokenise the prompt, make the caches."""
     s = session.settings
+    # What can be refused is refused before a model is loaded.
+    kernels_for(method, s.use_kernel)
     if method.needs_filters:
-        _ = session.named_filters  # a bad file is refused before a model is loaded
+        _ = session.named_filters
     for token in s.extra_eos_token:
         session.tokenizer.add_eos_token(token)
     prompt = chat_prompt(
@@ -107,6 +109,7 @@ def open_generation(session: Session, method: Method, command: list[str]) -> Gen
         sinks=s.sinks,
         recent=s.recent,
         filters=session.filters if method.needs_filters else None,
+        use_kernel=s.use_kernel,
     )
     return GenerationRun(session, method, budget, prompt, caches, command)
 
@@ -125,6 +128,8 @@ def statistics_lines(run: GenerationRun) -> list[str]:
     ]
     if a["nan_rows"]:
         lines.append(f"{a['nan_rows']} rows had a score that is not a number and went first")
+    if a["kernel"] != "reference":
+        lines.append(f"Kernels: {a['kernel']}")
     if not a["rows_evicted"]:
         lines.append("Nothing was evicted: the text fits the budget")
     if a["layers_untouched"]:

@@ -127,3 +127,24 @@ def parameter_share(filters: Filters, model) -> str:
     total = get_total_parameters(model)
     count = filters.q_filters.size
     return f"{count} filter parameters, 1/{total // count} of the model's {total}"
+
+
+def method_rows() -> list[dict]:
+    """One row per method: what it is, what it needs, what it costs, where it comes from."""
+    from dataclasses import fields
+
+    from .methods import METHODS
+
+    return [
+        {
+            "name": name,
+            "family": cls.family,
+            "queries": "yes" if cls.needs_queries else "no",
+            "filters": "yes" if cls.needs_filters else "no",
+            "cost per step": cls.cost,
+            "path-independent": "yes" if cls.path_independent else "no",
+            "paper": cls.paper,
+            "options": ", ".join(f"{f.name}={f.default}" for f in fields(cls)),
+        }
+        for name, cls in METHODS.items()
+    ]

@@ -1,6 +1,7 @@
 """The evicting cache of methods that watch attention: store, wait for the tap, then evict."""
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from .cache import KEYS, POSITIONS, RANKS, VALUES, EvictingKVCache
 from .errors import QFiltersError
@@ -54,17 +55,6 @@ class ObservingKVCache(EvictingKVCache):
         if stored:
             self._store.write(RANKS, rows[RANKS])
         if self.offset > self.budget:
-            shuffled = self._victim is not None and stored
-            self._evict(rows, self._ranks(rows[RANKS], positions, shuffled), stored)
-        return [watched[0]]
-
-    def _ranks(self, statistic, positions, shuffled):
-        """Ranks in the order of slots, scored in the order of time where the method wants it."""
-        if not (self.method.in_order and shuffled):
-            return rank(self.method.rank_by(statistic, positions, self.offset))
-        order = mx.argsort(positions, axis=-1)
-        trailing = order.reshape(*order.shape, *([1] * (statistic.ndim - 3)))
-        ordered = mx.take_along_axis(statistic, trailing, axis=2)
-        times = mx.take_along_axis(positions, order, axis=2)
-        ranks = rank(self.method.rank_by(ordered, times, self.offset))
-        return mx.put_along_axis(mx.zeros_like(ranks), order, ranks, axis=2)
+            ranks = rank(self.method.rank_by(rows[RANKS], positions, self.offset))
+            self._evict(rows, ranks, stored)
+        return [x for _, x in tree_flatten(watched) if isinstance(x, mx.array)]

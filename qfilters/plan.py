@@ -192,8 +192,9 @@ def fingerprint(model) -> str:
     for name, module in sorted(model.named_modules(), key=lambda pair: pair[0]):
         kind = type(module).__name__.lower()
         if "rope" in kind:
+            # A base of 10000 and one of 10000.0 are the same: configurations write both.
             facts = {
-                k: v
+                k: v if isinstance(v, str) else float(v)
                 for k, v in vars(module).items()
                 if isinstance(v, (int, float, str)) and k != "_training"
             }

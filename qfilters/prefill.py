@@ -5,13 +5,14 @@ left behind. Forked caches hold one arm per batch row, keep counting from the co
 do not evict again. Nothing here knows tasks or text.
 """
 
+import copy
 from dataclasses import dataclass
 
 import mlx.core as mx
+from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import KVCache
 
-from .arms import check_budget, default_recent
 from .errors import UsageError
 from .filters import Filters
 from .future import future_attention
@@ -20,7 +21,7 @@ from .methods import Layer, Method
 from .methods.observing import Attention
 from .plan import make_model_cache
 from .platform import default_prefill_step_size
-from .prompt_cache import make_layers
+from .prompt_cache import check_room, make_layers, recent_rows
 from .rows import RowStore
 from .select import protect, rank, survivors
 from .tap import tapped
@@ -32,28 +33,28 @@ class _Dense(KVCache):
     def __init__(self, layer: Layer, methods: list):
         super().__init__()
         self.layer = layer
-        self.watched = {str(m): [m, None, None] for m in methods}
+        self.watched = {method: (None, None) for method in methods}
 
     def observe(self, queries, keys, values, *, scale, mask, sinks):
         shape = keys.shape[:3]
         positions = mx.broadcast_to(mx.arange(self.offset, dtype=mx.int32), shape)
-        slot = None
-        if queries.shape[2] == 1:
-            slot = mx.full((*shape[:2], 1), self.offset - 1, dtype=mx.int32)
-        seen = Attention(queries, keys, values, scale, mask, sinks, positions, slot, self.offset)
-        held = []
-        for entry in self.watched.values():
-            method, statistic, carry = entry
-            entry[1:] = method.watch(_padded(statistic, shape, method), seen, carry, self.layer)
-            held.append(entry[1])
-        return held
+        seen = Attention(queries, keys, values, scale, mask, sinks, positions, None, self.offset)
+        for method, (statistic, carry) in self.watched.items():
+            statistic = _padded(statistic, shape, method)
+            self.watched[method] = method.watch(statistic, seen, carry, self.layer)
+        return self.statistics
+
+    @property
+    def statistics(self) -> list[mx.array]:
+        """All arrays that the methods keep."""
+        return [x for _, x in tree_flatten(list(self.watched.values())) if isinstance(x, mx.array)]
 
     def scores(self, method: Method) -> mx.array:
         """float32 `[B, H_kv, N]` of all rows under one method."""
         keys = self.keys[:, :, : self.offset]
         positions = mx.arange(self.offset, dtype=mx.int32)
-        if str(method) in self.watched:
-            statistic = self.watched[str(method)][1]
+        if method in self.watched:
+            statistic = self.watched[method][0]
             everywhere = mx.broadcast_to(positions, keys.shape[:3])
             return method.rank_by(statistic, everywhere, self.offset)
         learned = method.learn(keys, None) if method.learns_always or method.learn_after else None
@@ -116,42 +117,60 @@ class Arm:
     sinks: int = 4
     recent: int | None = None
 
-    def protected(self) -> tuple[int, int]:
-        """Sinks and recent rows in force; refuses a budget that leaves no room beside them."""
+    def layers(self, count: int, length: int) -> list[tuple[int | None, int, int]]:
+        """Rows, sinks and recent rows of every layer that evicts; None keeps all rows.
+
+        Args:
+            count: layers that evict.
+            length: tokens of the context.
+
+        Raises:
+            UsageError: the budget leaves no room beside the protected rows.
+        """
+        if self.budget is None or not self.method.evicts:
+            return [(None, 0, 0)] * count
         most = self.method.max_sinks
         sinks = self.sinks if most is None else min(self.sinks, most)
-        recent = default_recent(self.budget) if self.recent is None else self.recent
-        return sinks, check_budget(self.budget, sinks, max(recent, self.method.window))
+        check_room(self.method, self.budget, sinks, self.recent)
+        budgets = [self.budget] * count
+        if hasattr(self.method, "layer_budgets"):
+            budgets = self.method.layer_budgets(self.budget, count, sinks, length)
+        return [(n, sinks, recent_rows(self.method, n, sinks, self.recent)) for n in budgets]
 
 
 class Prefill:
-    """What a dense run over a context left behind. Made by `prefill`."""
+    """What a dense run over a context left behind. Made by `prefill`.
 
-    def __init__(self, model, caches: list, layers: list, logits: mx.array):
-        self.model, self.caches, self.layers = model, caches, layers
+    Attributes:
+        logits: `[1, 1, V]` after the last token of the context.
+        length: tokens of the context.
+    """
+
+    def __init__(self, methods: list[Method], caches: list, layers: list, logits: mx.array):
+        self.methods, self.caches, self.layers = methods, caches, layers
         self.logits = logits
         self.length = caches[layers[0].index].offset
 
     def kept(self, arm: Arm) -> list[mx.array]:
         """Positions that an arm keeps in every layer that evicts: int32 `[1, H_kv, rows]` each.
 
-        Budgets of the layers differ for methods that set them.
+        Raises:
+            UsageError: a method that the prefill was not told of, or a budget without room.
         """
+        if arm.method.evicts and arm.method not in self.methods:
+            known = ", ".join(map(str, self.methods))
+            raise UsageError(f"this prefill was made for {known}, not for {arm.method}")
         everything = mx.arange(self.length, dtype=mx.int32)
-        budgets = [arm.budget] * len(self.layers)
-        if arm.budget is not None and hasattr(arm.method, "layer_budgets"):
-            budgets = arm.method.layer_budgets(arm.budget, len(self.layers), self.length)
         kept = []
-        for layer, budget in zip(self.layers, budgets, strict=True):
+        sizes = arm.layers(len(self.layers), self.length)
+        for layer, (rows, sinks, recent) in zip(self.layers, sizes, strict=True):
             cache = self.caches[layer.index]
-            if budget is None or budget >= self.length or not arm.method.evicts:
-                shape = (*cache.keys.shape[:2], self.length)
-                kept.append(mx.broadcast_to(everything, shape))
+            if rows is None or rows >= self.length:
+                kept.append(mx.broadcast_to(everything, (1, layer.n_kv_heads, self.length)))
                 continue
-            sinks, recent = arm.protected()
             ranks = rank(cache.scores(arm.method))
             ranks = protect(ranks, everything, sinks, self.length - recent)
-            kept.append(survivors(ranks, budget))
+            kept.append(survivors(ranks, rows))
         return kept
 
     def fork(self, arms: list[Arm]) -> list:
@@ -160,7 +179,7 @@ class Prefill:
         The arms must keep equally many rows in each layer. Layers that cannot evict are repeated.
 
         Raises:
-            UsageError: arms with different numbers of rows.
+            UsageError: arms with different numbers of rows, or as `kept`.
         """
         kept = [self.kept(arm) for arm in arms]
         caches = [_repeated(cache, len(arms)) for cache in self.caches]
@@ -171,7 +190,7 @@ class Prefill:
                 raise UsageError(f"arms of one batch must keep equally many rows, not {rows}")
             source = self.caches[layer.index]
             rows = [
-                mx.concatenate([take_rows(x[:, :, : self.length], one) for one in index])
+                mx.concatenate([take_rows(x, one) for one in index])
                 for x in (source.keys, source.values)
             ]
             caches[layer.index] = ForkedKVCache(rows, self.length)
@@ -180,15 +199,12 @@ class Prefill:
 
 def _repeated(cache, times):
     """A layer's own cache with its batch repeated."""
-    import copy
 
-    from mlx.utils import tree_map
+    def repeat(x):
+        return mx.repeat(x, times, axis=0) if isinstance(x, mx.array) and x.ndim else x
 
     made = copy.copy(cache)
-    made.state = tree_map(
-        lambda x: mx.repeat(x, times, axis=0) if isinstance(x, mx.array) and x.ndim else x,
-        cache.state,
-    )
+    made.state = tree_map(repeat, cache.state)
     return made
 
 
@@ -198,6 +214,7 @@ def prefill(
     methods: list[Method],
     filters: Filters | None = None,
     *,
+    continuation: list[int] | None = None,
     step_size: int | None = None,
 ) -> Prefill:
     """Run a context once, densely, and remember what the methods need to evict from it.
@@ -207,20 +224,30 @@ def prefill(
         tokens: the context.
         methods: all methods that will be forked.
         filters: for the projection methods.
+        continuation: the tokens that follow, for `oracle` only: it keeps what they attend to.
         step_size: tokens per forward pass; None means the platform's default.
 
-    Returns:
-        The prefill; its `logits` `[1, 1, V]` are those after the last token.
+    Raises:
+        UsageError: no tokens, filters or continuation missing.
+        FilterError: filters made for another model.
+        ModelError: no layer can evict.
     """
-    future = future_attention(model, tokens) if any(m.needs_future for m in methods) else None
+    if not tokens:
+        raise UsageError("a prefill needs at least one token")
+    future = None
+    if any(m.needs_future for m in methods):
+        if not continuation:
+            raise UsageError("method oracle needs the tokens that follow: pass continuation=")
+        future = future_attention(model, tokens + continuation, step_size, since=len(tokens))
     layers = make_layers(model, methods, filters, future)
     caches = make_model_cache(model)
+    ours = []
     for layer in layers:
         caches[layer.index] = _Dense(layer, [m for m in methods if m.needs_queries])
-    step = step_size or default_prefill_step_size()
-    row = mx.array(tokens)[None]
+        ours.append(caches[layer.index])
+    step, row = step_size or default_prefill_step_size(), mx.array(tokens)[None]
     with tapped(model):
         for start in range(0, len(tokens), step):
             logits = model(row[:, start : start + step], cache=caches)[:, -1:]
-            mx.eval(logits, [c.state for c in caches])
-    return Prefill(model, caches, layers, logits)
+            mx.eval(logits, [c.state for c in caches], [c.statistics for c in ours])
+    return Prefill(methods, caches, layers, logits)

@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
-# Float32 logits of one block, over all heads. Three arrays of that size are alive at once.
-BLOCK_BYTES = 8 * 2**20
+# Float32 bytes of one block's logits (three arrays of that size are alive at once), and of the keys
+# that are cast for it.
+LOGIT_BYTES = 8 * 2**20
+KEY_BYTES = 2 * 2**20
 
 
 def probabilities(queries, keys, scale, mask=None, sinks=None) -> mx.array:
@@ -25,15 +27,61 @@ def probabilities(queries, keys, scale, mask=None, sinks=None) -> mx.array:
     Returns:
         float32 `[B, H_kv, G, T, S]`, G = H / H_kv query heads per group.
     """
+    count, kv_heads, rows = queries.shape[2], keys.shape[1], keys.shape[2]
+    mask = _block_mask(_grouped(mask, kv_heads), slice(0, kv_heads), slice(0, count), count, rows)
+    return _softmax(queries, keys.astype(mx.float32), scale, mask, sinks)
+
+
+def spans(total: int, size: int) -> list[slice]:
+    """Cut 0 .. total into slices of `size`, at least 1; the last may be shorter."""
+    size = max(1, size)
+    return [slice(first, min(first + size, total)) for first in range(0, total, size)]
+
+
+def fold(queries, keys, scale, mask, sinks, step: Callable, start: mx.array) -> mx.array:
+    """Fold `step(total, block, first)` over the queries, one block of probabilities at a time.
+
+    Blocks are chained: each waits for the one before, so that MLX cannot hold several at once.
+
+    Args:
+        queries, keys, scale, mask, sinks: as `probabilities`.
+        step: takes the total of some KV heads, their `[B, h, G, t, S]` and the index of the block's
+            first query, and returns the new total.
+        start: the first total, `[B, H_kv, ...]`.
+
+    Returns:
+        The last total of all KV heads.
+    """
     batch, heads, count, size = queries.shape
     kv_heads, rows = keys.shape[1], keys.shape[2]
-    grouped = queries.astype(mx.float32).reshape(batch, kv_heads, -1, count, size) * scale
-    logits = grouped @ keys.astype(mx.float32)[:, :, None].swapaxes(-1, -2)
-    mask = _array_mask(mask, count, rows)
-    if mask is not None:
-        mask = mx.broadcast_to(mask, (batch, heads, count, rows)).reshape(logits.shape)
-        lowest = mx.array(-mx.inf, mx.float32)
-        logits = mx.where(mask, logits, lowest) if mask.dtype == mx.bool_ else logits + mask
+    group, mask, totals = heads // kv_heads, _grouped(mask, kv_heads), []
+    for some in spans(kv_heads, KEY_BYTES // (4 * batch * rows * size)):
+        theirs = slice(some.start * group, some.stop * group)
+        learned = None if sinks is None else sinks[theirs]
+        part = mx.depends(keys[:, some], totals[-1:]) if totals else keys[:, some]
+        part, total = part.astype(mx.float32), start[:, some]
+        per_query = 4 * batch * (theirs.stop - theirs.start) * rows
+        for asking in spans(count, LOGIT_BYTES // per_query):
+            block = queries[:, theirs, asking]
+            if asking.start:
+                block = mx.depends(block, total)
+            seen = _block_mask(mask, some, asking, count, rows)
+            total = step(total, _softmax(block, part, scale, seen, learned), asking.start)
+        totals.append(total)
+    return totals[0] if len(totals) == 1 else mx.concatenate(totals, axis=1)
+
+
+def _softmax(queries, keys, scale, mask, sinks):
+    """As `probabilities`, with keys in float32 and a mask that broadcasts to the answer."""
+    batch, _, count, size = queries.shape
+    kv_heads = keys.shape[1]
+    # One product per KV head: a group that is broadcast over keys would copy them.
+    grouped = queries.astype(mx.float32).reshape(batch, kv_heads, -1, size) * scale
+    logits = (grouped @ keys.swapaxes(-1, -2)).reshape(batch, kv_heads, -1, count, keys.shape[2])
+    if mask is not None and mask.dtype == mx.bool_:
+        logits = mx.where(mask, logits, mx.array(-mx.inf, mx.float32))
+    elif mask is not None:
+        logits = logits + mask.astype(mx.float32)
     if sinks is None:
         return mx.softmax(logits, axis=-1)
     learned = sinks.astype(mx.float32).reshape(1, kv_heads, -1, 1, 1)
@@ -41,44 +89,22 @@ def probabilities(queries, keys, scale, mask=None, sinks=None) -> mx.array:
     return mx.softmax(mx.concatenate([logits, learned], axis=-1), axis=-1)[..., :-1]
 
 
-def _array_mask(mask, count, rows):
-    if not isinstance(mask, str):
+def _grouped(mask, kv_heads):
+    """A mask for `[B, H, T, S]` as one for `[B, H_kv, G, T, S]`."""
+    if not isinstance(mask, mx.array) or mask.ndim < 3:
         return mask
-    if count == 1:
-        return None
-    return mx.arange(rows)[None] <= mx.arange(rows - count, rows)[:, None]
+    if mask.shape[-3] == 1:
+        return mx.expand_dims(mask, -3)
+    return mask.reshape(*mask.shape[:-3], kv_heads, -1, *mask.shape[-2:])
 
 
-def fold(queries, keys, scale, mask, sinks, step: Callable, start: mx.array) -> mx.array:
-    """Fold `step(total, block, first)` over the queries, one block of probabilities at a time.
-
-    Blocks are chained: each waits for the total so far, so that MLX cannot hold several at once.
-
-    Args:
-        queries, keys, scale, mask, sinks: as `probabilities`.
-        step: takes the total, `[B, H_kv, G, t, S]` and the index of the block's first query,
-            returns the new total.
-        start: the first total.
-    """
-    count, rows = queries.shape[2], keys.shape[2]
-    per_query = 4 * queries.shape[0] * queries.shape[1] * rows
-    block = max(1, BLOCK_BYTES // per_query)
-    total = start
-    for first in range(0, count, block):
-        last = min(first + block, count)
-        part = queries[:, :, first:last]
-        if first:
-            part = mx.depends(part, total)
-        seen = _block_mask(mask, first, last, count, rows)
-        total = step(total, probabilities(part, keys, scale, seen, sinks), first)
-    return total
-
-
-def _block_mask(mask, first, last, count, rows):
+def _block_mask(mask, heads, asking, count, rows):
+    """What a grouped mask says of some KV heads and some of the `count` queries."""
     if isinstance(mask, str):
-        return (
-            mx.arange(rows)[None] <= mx.arange(rows - count + first, rows - count + last)[:, None]
-        )
-    if mask is None or mask.shape[-2] == 1:
-        return mask
-    return mask[..., first:last, :]
+        own = mx.arange(rows - count + asking.start, rows - count + asking.stop)
+        return mx.arange(rows) <= own[:, None]
+    if mask is not None and mask.ndim > 3 and mask.shape[-4] > 1:
+        mask = mask[..., heads, :, :, :]
+    if mask is not None and mask.ndim > 1 and mask.shape[-2] > 1:
+        mask = mask[..., asking, :]
+    return mask

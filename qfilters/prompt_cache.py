@@ -8,6 +8,7 @@ from .arms import check_budget, default_recent, parse_method
 from .cache import EvictingKVCache
 from .errors import FilterError, ModelError, QFiltersWarning, UsageError
 from .filters import Filters
+from .kernels import Fused, choose_kernels
 from .methods import Layer, Method, make_method
 from .observing_cache import ObservingKVCache
 from .plan import evicting_layers, make_model_cache, trained_context
@@ -23,6 +24,7 @@ def make_prompt_cache(
     recent: int | None = None,
     filters: Filters | str | Path | None = None,
     future: dict | None = None,
+    use_kernel: bool | None = None,
 ) -> list:
     """Caches for `mlx_lm.generate(..., prompt_cache=...)` that stay under a budget.
 
@@ -38,9 +40,11 @@ def make_prompt_cache(
         recent: last positions that are never evicted; None means a quarter of the budget.
         filters: what the projection methods project on, or the path of an artifact.
         future: what `oracle` looks up, by layer, as `future.future_attention` returns it.
+        use_kernel: None takes fused kernels where there is a GPU and the method's scores are fixed
+            at insertion, True insists on them, False declines.
 
     Raises:
-        UsageError: bad sizes, unknown method, filters missing.
+        UsageError: bad sizes, unknown method, filters missing, kernels required but not there.
         FilterError: filters made for another model.
         ModelError: no layer can evict.
     """
@@ -48,22 +52,43 @@ def make_prompt_cache(
     if method.evicts:
         _check_counts(budget=budget, sinks=sinks, recent=recent)
         sinks = sinks if method.max_sinks is None else min(sinks, method.max_sinks)
-        recent = _recent_in_force(method, budget, sinks, recent)
+        check_room(method, budget, sinks, recent)
+        _note_no_recent(method, recent_rows(method, budget, sinks, recent))
     if isinstance(filters, str | Path) and method.needs_filters:
         filters = Filters.load(filters)
     if method.needs_future and future is None:
         raise UsageError(f"method {method.name} needs the text in advance: use it in ppl")
-    layers = make_layers(model, [method], filters, future)
+    kernels = kernels_for(method, use_kernel)
+    layers = make_layers(model, [method], filters, future, kernels)
     budgets = [budget] * len(layers)
     if method.evicts and hasattr(method, "layer_budgets"):
-        budgets = method.layer_budgets(budget, len(layers))
+        budgets = method.layer_budgets(budget, len(layers), sinks)
     if method.needs_queries:
         install(model)
-    kind = ObservingKVCache if method.needs_queries else EvictingKVCache
     caches = make_model_cache(model)
     for layer, rows in zip(layers, budgets, strict=True):
-        caches[layer.index] = kind(method, layer, rows, sinks, recent)
+        sizes = (rows, sinks, recent_rows(method, rows, sinks, recent) if method.evicts else 0)
+        caches[layer.index] = (
+            ObservingKVCache(method, layer, *sizes)
+            if method.needs_queries
+            else EvictingKVCache(method, layer, *sizes, kernels)
+        )
     return caches
+
+
+def kernels_for(method: Method, use_kernel: bool | None) -> Fused | None:
+    """The kernels that a method's caches get; None for the reference.
+
+    Raises:
+        UsageError: kernels are required, and there is no GPU or no use for them.
+    """
+    kernels = choose_kernels(use_kernel)
+    if use_kernel and method.needs_queries:
+        raise UsageError(
+            f"method {method.name} has no use for fused kernels, its scores change with every "
+            "token: use_kernel=None (--kernel auto) takes them where they serve"
+        )
+    return kernels if method.evicts and not method.needs_queries else None
 
 
 def as_method(method: str | Mapping | Method) -> Method:
@@ -72,7 +97,11 @@ def as_method(method: str | Mapping | Method) -> Method:
 
 
 def make_layers(
-    model, methods: list[Method], filters: Filters | None = None, future: dict | None = None
+    model,
+    methods: list[Method],
+    filters: Filters | None = None,
+    future: dict | None = None,
+    kernels: Fused | None = None,
 ) -> list[Layer]:
     """What the methods may know of every layer that can serve all of them, in order.
 
@@ -87,7 +116,7 @@ def make_layers(
         _check_filters(method, filters)
     if needing:
         filters.check(model)
-    queries = bool(needing) or any(m.needs_queries for m in methods)
+    queries = bool(needing) or any(m.needs_queries or m.needs_future for m in methods)
     what = ", ".join(sorted({m.name for m in methods}))
     plans = evicting_layers(model, need_queries=queries, what=what)
     uneven = [m for m in methods if hasattr(m, "layer_budgets")]
@@ -106,6 +135,8 @@ def make_layers(
             facts["rope"] = _rope(model, plan)
         if future is not None:
             facts["future"] = future[plan.index]
+        if kernels is not None:
+            facts["project"] = kernels.project
         trained = None if layers else trained_context(model)
         sizes = (plan.n_kv_heads, plan.head_dim, plan.n_heads)
         layers.append(Layer(plan.index, *sizes, max_position=trained, **facts))
@@ -130,20 +161,29 @@ def _check_counts(**counts) -> None:
             raise UsageError(f"{name} must be a whole number of rows, not {value!r}")
 
 
-def _recent_in_force(method: Method, budget: int, sinks: int, recent: int | None) -> int:
+def check_room(method: Method, budget: int, sinks: int, recent: int | None) -> None:
+    """UsageError unless the budget leaves room beside the protected rows."""
     recent = default_recent(budget) if recent is None else recent
     try:
         check_budget(budget, sinks, max(recent, method.window))
     except UsageError as error:
         window = f" ({method.name} keeps its last {method.window} rows)" if method.window else ""
         raise UsageError(f"budget {error}{window}") from None
+
+
+def _note_no_recent(method: Method, recent: int) -> None:
     if max(recent, method.window) == 0 and method.family != "structural":
         text = (
             "recent 0 is the paper's setting: the newest rows can be evicted, which costs "
             "open-ended text much of its quality (the default is a quarter of the budget)"
         )
         warnings.warn(text, QFiltersWarning, stacklevel=3)
-    return max(recent, method.window)
+
+
+def recent_rows(method: Method, rows: int, sinks: int, recent: int | None) -> int:
+    """Last rows protected in a layer of `rows`; layers narrower than the budget keep fewer."""
+    recent = default_recent(rows) if recent is None else recent
+    return min(max(recent, method.window), rows - sinks)
 
 
 def _check_filters(method: Method, filters: Filters | None) -> None:
@@ -167,7 +207,7 @@ def account(caches: list) -> dict:
         over kept, 1 when nothing was evicted), `kept_fraction`, `cache_bytes` (arrays really held),
         `full_cache_bytes` (K and V of all tokens seen, computed), `filter_bytes`, `bytes_ratio`,
         `peak_bytes` (K and V at the largest chunk, computed), `nan_rows`, `layers_evicting`,
-        `layers_untouched`.
+        `layers_untouched`, `kernel` (what chose the rows: metal, cuda or reference).
     """
     ours = [c for c in caches if isinstance(c, EvictingKVCache)]
     seen = ours[0].tokens_seen
@@ -190,4 +230,5 @@ def account(caches: list) -> dict:
         "nan_rows": sum(c.nan_rows for c in ours),
         "layers_evicting": len(ours),
         "layers_untouched": len(caches) - len(ours),
+        "kernel": ours[0].kernel,
     }

@@ -35,6 +35,7 @@ class PplRow(TypedDict):
     cache_bytes: int  # held at the end of one sequence, all layers
     full_cache_bytes: int  # what a full cache would hold
     bytes_ratio: float  # full_cache_bytes / (cache_bytes + bytes of the filters)
+    kernel: str  # what chose and copied rows: metal, cuda or reference
     seconds: float
     mode: str  # `stream`: the budget holds after every forward pass
 

@@ -26,7 +26,7 @@ def rope_of(module) -> tuple[nn.Module | None, str]:
     found = [m for m in module.modules() if "rope" in type(m).__name__.lower()]
     if len(found) != 1:
         return None, f"{len(found)} RoPE modules in the layer, one is needed"
-    if not isinstance(found[0], INVERTIBLE):
+    if type(found[0]) not in INVERTIBLE:
         return None, f"{type(found[0]).__name__} is not a rotation that can be undone here"
     return found[0], ""
 
@@ -43,9 +43,7 @@ def unrotate(rope: nn.Module, x: mx.array, start: int) -> mx.array:
     """
     # Reversed in time, row i of T meets position -(start + T - 1) + i: minus its own.
     turned = rope(x[:, :, ::-1], offset=-(start + x.shape[2] - 1))[:, :, ::-1]
-    # Some modules scale what they rotate; at position 0 that is all they do.
-    scale = rope(mx.ones((1, 1, 1, x.shape[3])), offset=0)
-    return turned / mx.square(scale)
+    return turned / mx.square(_gain(rope, x.shape[3]))
 
 
 def mean_rotation(rope: nn.Module, first: int, count: int, size: int) -> mx.array:
@@ -53,5 +51,23 @@ def mean_rotation(rope: nn.Module, first: int, count: int, size: int) -> mx.arra
 
     For a row vector q before rotation, `q @ mean_rotation(...)` is the mean of the rotated vectors.
     """
-    basis = mx.broadcast_to(mx.eye(size)[:, None, None], (size, 1, count, size))
-    return rope(basis, offset=first).mean(axis=(1, 2))
+    gain = _gain(rope, size)
+
+    def turn(position):
+        basis = mx.eye(size).reshape(size, 1, 1, size)
+        return rope(basis, offset=position).reshape(size, size) / gain
+
+    def total(n):
+        """Sum of the first n rotations: the second half is the first, turned by n / 2."""
+        if n == 1:
+            return mx.eye(size)
+        half = total(n // 2)
+        both = half + half @ turn(n // 2)
+        return both + turn(n - 1) if n % 2 else both
+
+    return total(count) @ turn(first) * (gain / count)
+
+
+def _gain(rope, size):
+    """`[D]`: some modules scale what they rotate; at position 0 that is all they do."""
+    return rope(mx.ones((1, 1, 1, size)), offset=0).reshape(size)

@@ -55,34 +55,27 @@ class RowStore:
             self.buffers.append(grown)
 
     def rows(self) -> list[mx.array]:
-        """The first `count` slots of every buffer: the buffers themselves when they are full."""
-        if self.count == self.buffers[0].shape[2]:
-            return list(self.buffers)
+        """The first `count` slots of every buffer; no copies."""
         return [buffer[:, :, : self.count] for buffer in self.buffers]
 
     def put(self, slot: mx.array, new: list[mx.array]) -> list[mx.array]:
         """Write one row per head into `slot`, int32 `[B, H_kv, 1]`, and return all rows."""
         self.in_order = False
-        # One buffer at a time: a list of the old ones would keep them alive and force copies.
-        for i, row in enumerate(new):
-            self.buffers[i] = put_row(self.buffers[i], slot, row)
+        self.buffers = [put_row(x, slot, row) for x, row in zip(self.buffers, new, strict=True)]
         return list(self.buffers)
 
     def write(self, which: int, rows: mx.array) -> None:
         """Replace all rows of one buffer, `[B, H_kv, count, ...]`."""
-        if self.count == self.buffers[which].shape[2]:
-            self.buffers[which] = rows
-        else:
-            self.buffers[which][:, :, : self.count] = rows
+        self.buffers[which][:, :, : self.count] = rows
 
     def take(self, index: mx.array) -> list[mx.array]:
         """Copies of the rows in slots `index`, int32 `[B, H_kv, K]`."""
         return [take_rows(x, index) for x in self.buffers]
 
-    def keep(self, rows: list[mx.array], index: mx.array) -> None:
-        """Hold `rows[..., index]` from now on, in that order; index int32 `[B, H_kv, K]`."""
-        self.buffers = [take_rows(x, index) for x in rows]
-        self.count = index.shape[-1]
+    def keep(self, rows: list[mx.array]) -> None:
+        """Hold these rows from now on, and no others."""
+        self.buffers = list(rows)
+        self.count = rows[0].shape[2]
         self.in_order = True
 
     @property

@@ -39,8 +39,12 @@ class Session:
 
     @cached_property
     def _loaded(self):
+        from transformers.utils import logging
+
         from .models import load
 
+        # It warns of texts longer than the model's context; they are cut into rows here.
+        logging.set_verbosity_error()
         s = self.settings
         return load(
             s.model,

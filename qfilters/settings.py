@@ -52,6 +52,11 @@ def _at_least_one(value: float | None) -> float | None:
     )
 
 
+def _switch(value: Any) -> Any:
+    # YAML reads a bare on or off as true or false.
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 def _json_object(value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
@@ -74,6 +79,7 @@ Positive = Annotated[int, BeforeValidator(_not_bool), Field(ge=1)]
 Length = Annotated[int, BeforeValidator(_not_bool), Field(ge=2)]
 Samples = Annotated[int, BeforeValidator(_not_bool), AfterValidator(_all_or_some)]
 Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
+Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
 Share = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=1)]
 Number = Annotated[float, BeforeValidator(_not_bool)]
 Budgets = Annotated[
@@ -157,6 +163,7 @@ class Eviction(Settings):
     auto_calibrate: bool = True
     sinks: Rows = 4
     recent: Rows | None = None
+    kernel: Switch = "auto"
     compression_ratio: Annotated[Number | None, AfterValidator(_at_least_one)] = None
     save: bool = True
 
@@ -172,6 +179,11 @@ class Eviction(Settings):
         for rows in _as_tuple(budget):
             _check_room(_as_tuple(info.data["method"]), rows, **_window(info.data))
         return budget
+
+    @property
+    def use_kernel(self) -> bool | None:
+        """`kernel` as `make_prompt_cache` takes it."""
+        return {"auto": None, "on": True, "off": False}[self.kernel]
 
     def budgets_for(self, n_tokens: int) -> tuple[int, ...]:
         """The budgets in rows for a text of `n_tokens`: as given, or floor(n / ratio)."""

@@ -12,6 +12,7 @@ from .methods import Method
 from .plan import fingerprint
 from .platform import provenance
 from .ppl import PplResult, evaluate_ppl
+from .prompt_cache import kernels_for
 from .results import RunFolder, TaskResult, lm_eval_document, open_run, result_name
 from .session import RESULTS, Session, filters_sha256
 from .stats import bootstrap_perplexity
@@ -42,8 +43,11 @@ def open_sweep(session: Session, methods: list[Method], command: list[str]) -> S
     """
     s = session.settings
     needs_filters = any(m.needs_filters for m in methods)
+    # What can be refused is refused before a model is loaded.
+    for method in methods:
+        kernels_for(method, s.use_kernel)
     if needs_filters:
-        _ = session.named_filters  # a bad file is refused before a model is loaded
+        _ = session.named_filters
     rows, corpus = session.rows("evaluation")
     inputs = {"text_sha256": corpus["sha256"], "model_fingerprint": fingerprint(session.model)}
     if needs_filters:
@@ -103,6 +107,7 @@ def _run_arm(session, rows, method, budget):
         sinks=s.sinks,
         recent=s.recent,
         filters=session.filters if method.needs_filters else None,
+        use_kernel=s.use_kernel,
     )
     return _row(result, method, budget, s)
 

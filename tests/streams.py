@@ -12,6 +12,15 @@ from qfilters.methods import Layer, make_method
 
 H, D, D_V = 2, 4, 3
 FIXED = ["qfilters", "qfilters_mean", "random", "knorm", "streaming_llm", "sliding_window"]
+AT_INSERTION = ["none", *FIXED, "qfilters_keysvd", "keydiff"]
+WATCHING = [
+    "h2o",
+    "tova",
+    "snapkv(window=4)",
+    "pyramidkv(window=4)",
+    "chunkkv(window=4, chunk=3)",
+    "expected_attention",
+]
 
 
 def make_cache(method="knorm", budget=8, sinks=1, recent=2, seed=0, **facts):

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from obvious import FirstComponent, rows_at
-from streams import FIXED, H, bits, feed_checked, live_rows, make_cache, stream
+from streams import AT_INSERTION, FIXED, H, bits, feed_checked, live_rows, make_cache, stream
 
 from qfilters.errors import QFiltersWarning
-from qfilters.methods import METHODS
 from qfilters.rows import RowStore
 
 DTYPES = [mx.float32, mx.float16, mx.bfloat16]
@@ -98,7 +97,7 @@ def test_chunks_and_single_tokens_in_turns():
         feed_checked(make_cache(method, 16, 2, 5), *stream(sum(sizes), batch=3), sizes)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", AT_INSERTION)
 def test_offset_counts_tokens_seen(method):
     cache = make_cache(method, budget=128, sinks=4, recent=32)
     keys, values = stream(300)
@@ -148,6 +147,14 @@ def test_nan_rows_are_counted_once_each():
         assert cache.nan_rows == 0
         feed_checked(cache, keys, values, sizes)
         assert cache.nan_rows == 4, sizes
+
+
+def test_nan_rows_of_decoded_tokens_are_not_counted():
+    first = np.zeros((1, H, 40), dtype=np.float32)
+    first[0, 0, [5, 25, 39]] = NAN
+    cache = make_cache(FirstComponent(), budget=8, sinks=1, recent=2)
+    feed_checked(cache, *stream(40, first=first), [25, 1, 1, 1, 12])
+    assert cache.nan_rows == 2
 
 
 def test_nan_keys_go_first():

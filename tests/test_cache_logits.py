@@ -9,10 +9,10 @@ import pytest
 import tiny
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 from obvious import ObviousCache, stay
-from streams import FIXED, TOKENS, feed, plain_caches
+from streams import AT_INSERTION, FIXED, TOKENS, WATCHING, feed, plain_caches
 
 from qfilters import calibrate, make_prompt_cache
-from qfilters.methods import METHODS
+from qfilters.prompt_cache import as_method
 
 KINDS = ["llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3_text", "gpt_oss"]
 
@@ -31,8 +31,12 @@ def models():
     return get
 
 
-def fixed_for(kind):
-    return [m for m in FIXED if kind != "gemma2" or not METHODS[m].needs_filters]
+def for_kind(kind, methods):
+    """gemma2 calls no attention function that could be observed."""
+    made = {m: as_method(m) for m in methods}
+    return [
+        m for m in made if kind != "gemma2" or not (made[m].needs_filters or made[m].needs_queries)
+    ]
 
 
 # --- against mlx-lm's own caches ---
@@ -41,39 +45,37 @@ def fixed_for(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_chunk_logits_are_the_full_cache_s(models, kind):
     model, filters = models(kind)
-    full = feed(model, plain_caches(model), [200])
-    for method in METHODS:
-        if kind == "gemma2" and METHODS[method].needs_filters:
-            continue
+    full = feed(model, plain_caches(model), [100])
+    methods = [*AT_INSERTION, *WATCHING] if kind == "llama" else ["none", "qfilters", "knorm"]
+    for method in for_kind(kind, methods):
         caches = make_prompt_cache(model, method, 32, filters=filters)
-        np.testing.assert_array_equal(feed(model, caches, [200]), full, method)
+        np.testing.assert_array_equal(feed(model, caches, [100]), full, method)
         if method != "none":
             assert {c.tokens_kept for c in caches if hasattr(c, "budget")} == {32}
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma3_text"])
-@pytest.mark.parametrize("budget", [90, 91, 1000])
+@pytest.mark.parametrize(
+    ("kind", "budget"), [("llama", 76), ("llama", 77), ("gemma2", 76), ("gemma3_text", 1000)]
+)
 def test_a_budget_never_exceeded_gives_the_numbers_of_none(models, kind, budget):
     model, filters = models(kind)
-    sizes = [40, 30, *[1] * 20]
+    sizes = [40, 30, *[1] * 6]
     full = feed(model, plain_caches(model), sizes)
-    for method in METHODS:
-        if kind == "gemma2" and METHODS[method].needs_filters:
-            continue
+    # pyramidkv gives some layers less than the budget.
+    watching = [m for m in WATCHING if not m.startswith("pyramidkv")]
+    for method in for_kind(kind, [*AT_INSERTION, *watching]):
         caches = make_prompt_cache(model, method, budget, filters=filters)
         np.testing.assert_array_equal(feed(model, caches, sizes), full, method)
 
 
-@pytest.mark.parametrize("size", [8, 12, 40, 300])
+@pytest.mark.parametrize("size", [8, 40, 270])
 def test_streaming_llm_token_by_token_is_mlx_lm_s_rotating_cache(models, size):
     model, _ = models("llama")
     ours = make_prompt_cache(model, "streaming_llm", size - 1, sinks=4, recent=size - 6)
     theirs = [RotatingKVCache(max_size=size, keep=4) for _ in model.layers]
-    steps = [1] * (size + 50)
+    steps = [1] * (size + 30)
     got, want = feed(model, ours, steps), feed(model, theirs, steps)
     np.testing.assert_allclose(got, want, atol=1e-5)
-    full = feed(model, plain_caches(model), steps)
-    assert np.abs(got[:, -1] - full[:, -1]).max() > 1e-3, "eviction shows"
 
 
 # --- against the obvious cache ---
@@ -82,9 +84,9 @@ def test_streaming_llm_token_by_token_is_mlx_lm_s_rotating_cache(models, size):
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_of_any_schedule_are_the_obvious_cache_s(models, kind):
     model, filters = models(kind)
-    schedules = ([20, *[1] * 12, 7, 1, 1, 33, 2, 1], [1] * 40, [40, 3])
-    for method, sizes in zip(fixed_for(kind), itertools.cycle(schedules)):
-        ours = make_prompt_cache(model, method, 24, sinks=2, recent=6, filters=filters)
+    schedules = ([10, *[1] * 6, 5, 1, 1, 20, 2, 1], [1] * 25, [30, 3])
+    for method, sizes in zip(for_kind(kind, FIXED), itertools.cycle(schedules)):
+        ours = make_prompt_cache(model, method, 12, sinks=2, recent=4, filters=filters)
         obvious = [
             ObviousCache(c.method, c.layer, c.budget, c.sinks, c.recent)
             if hasattr(c, "budget")
@@ -129,7 +131,7 @@ def test_eviction_equals_hiding_the_rows_from_a_full_cache(models, kind, method)
 # --- positions, batches, dtypes ---
 
 
-@pytest.mark.parametrize("method", FIXED)
+@pytest.mark.parametrize("method", ["qfilters", "random"])
 def test_positions_do_not_drift(models, method):
     model, filters = models("llama")
     caches = make_prompt_cache(model, method, 64, filters=filters)
@@ -147,11 +149,11 @@ def test_positions_do_not_drift(models, method):
     assert kept.shape[-1] == 64 and kept.max() == 319
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*AT_INSERTION, *WATCHING])
 def test_a_batch_is_its_rows_one_by_one(models, method):
     model, filters = models("llama")
-    tokens = TOKENS[:, :240].reshape(3, 80)
-    sizes = [40, *[1] * 20, 20]
+    tokens = TOKENS[:, :120].reshape(3, 40)
+    sizes = [22, *[1] * 4, 14]
     limits = {"budget": 16, "sinks": 2, "recent": 4, "filters": filters}
     caches = make_prompt_cache(model, method, **limits)
     together = feed(model, caches, sizes, tokens=tokens)

@@ -6,10 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache
-from streams import D, H, live_rows, make_cache, stream
+from streams import AT_INSERTION, D, H, live_rows, make_cache, stream
 
 from qfilters.cache import EvictingKVCache
-from qfilters.methods import METHODS
 
 
 def test_nothing_is_inherited_that_would_turn_eviction_off():
@@ -20,7 +19,7 @@ def test_nothing_is_inherited_that_would_turn_eviction_off():
     assert cache, "mlx-lm tests `if cache`"
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "none"])
+@pytest.mark.parametrize("method", AT_INSERTION[1:])
 def test_an_evicting_cache_is_never_trimmable(method):
     cache, (keys, values) = make_cache(method, 8, 1, 2), stream(20)
     for size in (0, 5, 15):
@@ -50,7 +49,7 @@ def split_at(n, *cuts):
     return list(zip([0, *cuts], [*cuts, n], strict=True))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", AT_INSERTION)
 @pytest.mark.parametrize("evaluate", [True, False])
 def test_state_is_valid_and_goes_round_at_any_time(method, evaluate):
     keys, values = stream(60, batch=2)
@@ -78,17 +77,22 @@ def test_state_is_valid_and_goes_round_at_any_time(method, evaluate):
         assert mx.array_equal(cache.positions, expected.positions)
 
 
-def test_state_is_a_snapshot_of_the_moment():
+@pytest.mark.parametrize("seen", [5, 20, 21])
+def test_state_is_a_snapshot_of_the_moment(seen):
     cache, (keys, values) = make_cache("knorm", 8, 1, 2), stream(30)
-    cache.update_and_fetch(keys[:, :, :20], values[:, :, :20])
-    state, kept = cache.state, np.array(cache.positions)
-    cache.update_and_fetch(keys[:, :, 20:21], values[:, :, 20:21])
+    cache.update_and_fetch(keys[:, :, :seen], values[:, :, :seen])
+    state = cache.state
+    before = [np.array(x) for x in state[0]], np.array(cache.positions)
+    for i in range(seen, seen + 3):
+        cache.update_and_fetch(keys[:, :, i : i + 1], values[:, :, i : i + 1])
+    for x, old in zip(state[0], before[0], strict=True):
+        np.testing.assert_array_equal(np.array(x), old)
     later = make_cache("knorm", 8, 1, 2)
     later.state = state
-    np.testing.assert_array_equal(np.array(later.positions), kept)
+    np.testing.assert_array_equal(np.array(later.positions), before[1])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", AT_INSERTION)
 @pytest.mark.parametrize("seen", [0, 5, 8, 9, 20, 21])
 def test_a_deep_copy_is_independent_and_shares_the_layer(method, seen):
     keys, values = stream(40)

@@ -63,7 +63,7 @@ def test_every_python_block_runs(code):
 
 def test_every_subcommand_is_shown():
     shown = {shlex.split(line)[1] for line in commands()}
-    assert {"calibrate", "inspect", "generate", "ppl", "report", "doctor"} <= shown
+    assert {"calibrate", "inspect", "generate", "ppl", "report", "doctor", "methods"} <= shown
 
 
 def test_numbers_are_those_of_the_result_files():

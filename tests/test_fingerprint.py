@@ -9,8 +9,9 @@ from mlx.utils import tree_flatten
 from qfilters.plan import fingerprint
 
 
-def changed_norms(model, name="norm"):
-    scaled = [(key, 1.01 * value) for key, value in tree_flatten(model.parameters()) if name in key]
+def changed_norms(model, name="norm", factor=1.01):
+    weights = tree_flatten(model.parameters())
+    scaled = [(key, factor * value) for key, value in weights if name in key]
     model.load_weights(scaled, strict=False)
     return model
 
@@ -24,6 +25,10 @@ def test_it_is_the_same_in_another_dtype_and_quantised():
     wide = tiny.make(dtype=mx.bfloat16)
     wide.set_dtype(mx.float32)
     assert fingerprint(wide) == known == fingerprint(tiny.make(dtype=mx.bfloat16))
+
+
+def test_it_is_the_same_for_whole_numbers_written_with_a_point():
+    assert fingerprint(tiny.make(rope_theta=10000)) == fingerprint(tiny.make(rope_theta=10000.0))
 
 
 @pytest.mark.parametrize(

@@ -204,9 +204,11 @@ def test_one_bos_where_the_tokenizer_adds_it(tiny_folder):
 
 def test_template_settings_reach_the_template(fresh):
     tokenizer = fresh[1]
-    tokenizer.chat_template = "{{ mood }} {{ messages[0]['content'] }}"
+    tokenizer.chat_template = (
+        "{{ mood }} {{ messages[0]['content'] }}{% if add_generation_prompt %}!{% endif %}"
+    )
     ids = chat_prompt(tokenizer, "hello", chat_template_config={"mood": "calm"})
-    assert tokenizer.decode(ids) == "calm hello"
+    assert tokenizer.decode(ids) == "calm hello!"
 
 
 def test_prompts_that_cannot_be(loaded):
@@ -214,6 +216,16 @@ def test_prompts_that_cannot_be(loaded):
         chat_prompt(loaded[1], "", ignore_chat_template=True)
     with pytest.raises(UsageError, match="needs a chat template"):
         chat_prompt(loaded[1], "x", system_prompt="y", ignore_chat_template=True)
+
+
+def test_a_template_that_refuses(fresh):
+    template = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system') }}{% endif %}"
+    )
+    fresh[1].chat_template = template + "x"
+    assert chat_prompt(fresh[1], "hello")
+    with pytest.raises(UsageError, match="template refuses this prompt: No system"):
+        chat_prompt(fresh[1], "hello", system_prompt="be brief")
 
 
 @pytest.mark.real

@@ -11,9 +11,10 @@ PACKAGE = Path(__file__).parents[1] / "qfilters"
 
 # Each module imports only from those to its left.
 ORDER = (
-    "errors files platform arms settings config text gguf smollm2 models doctor tap plan estimator "
-    "filters calibration select kernels rows methods cache prompt_cache generate stats records "
-    "results ppl session sweep inspection generation_run report cli"
+    "errors files platform arms settings config text gguf smollm2 models tap plan estimator "
+    "filters calibration select kernels doctor rotation probabilities rows methods cache "
+    "observing_cache future prompt_cache generate stats records results bench_kernels ppl prefill "
+    "session sweep inspection generation_run report cli"
 ).split()
 
 

@@ -176,23 +176,53 @@ def run_keysvd(method, limits, sizes, frozen_after):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_keysvd_survives_keys_that_are_not_finite(bad):
+@pytest.mark.parametrize("method", ["qfilters_keysvd", "keydiff"])
+def test_what_is_learned_survives_keys_that_are_not_finite(method, bad):
     keys, values = stream(40)
     spoiled = keys.at[0, 0, 7, 1].add(bad)
-    cache = make_cache("qfilters_keysvd", 8, 1, 2)
-    cache.update_and_fetch(spoiled, values)
-    mx.eval(cache.state)
-    clean = make_cache("qfilters_keysvd", 8, 1, 2)
-    clean.update_and_fetch(keys, values)
+    cache, clean = make_cache(method, 8, 1, 2), make_cache(method, 8, 1, 2)
+    for start, stop in ((0, 20), (20, 40)):
+        cache.update_and_fetch(spoiled[:, :, start:stop], values[:, :, start:stop])
+        clean.update_and_fetch(keys[:, :, start:stop], values[:, :, start:stop])
+        mx.eval(cache.state)
     assert mx.array_equal(cache.positions[:, 1], clean.positions[:, 1]), "the other head as ever"
+    assert cache.nan_rows <= 1
     if np.isnan(bad):
         assert 7 not in np.array(cache.positions)[0, 0] and cache.nan_rows == 1
 
 
 def test_keysvd_of_equal_keys_is_a_unit_vector():
     for value in (0.0, 1.0):
-        found = make_method("qfilters_keysvd").learn(mx.full((1, H, 5, SIZE), value))
+        found = make_method("qfilters_keysvd").learn(mx.full((1, H, 5, SIZE), value), None)
         np.testing.assert_allclose(np.linalg.norm(np.array(found), axis=-1), 1, atol=1e-5)
+
+
+# --- keydiff ---
+
+
+def keydiff_scores(keys: np.ndarray, sizes) -> np.ndarray:
+    """`-cos(k, mean of the unit keys up to the end of the key's own chunk)`, in float64."""
+    unit = keys / np.linalg.norm(keys, axis=-1, keepdims=True)
+    found, start = [], 0
+    for stop in np.cumsum(sizes):
+        mean = unit[:, :, :stop].mean(axis=2, keepdims=True)
+        cosine = (unit[:, :, start:stop] * mean).sum(-1) / np.linalg.norm(mean, axis=-1)
+        found.append(-cosine)
+        start = stop
+    return np.concatenate(found, axis=-1)
+
+
+@pytest.mark.parametrize("sizes", [[60], [30, 1, 1, 20, 8], [1] * 60])
+def test_keydiff_compares_with_the_mean_of_the_keys_seen_so_far(sizes):
+    cache, (keys, values) = make_cache("keydiff", 8, 1, 2), stream(60, batch=2)
+    expected = keydiff_scores(np.array(keys).astype(np.float64), sizes)
+    start = 0
+    for size in sizes:
+        stop = start + size
+        cache.update_and_fetch(keys[:, :, start:stop], values[:, :, start:stop])
+        kept = stay(expected[:, :, :stop], 8, 1, 2)
+        np.testing.assert_array_equal(np.array(cache.positions), kept)
+        start = stop
 
 
 # --- names and options ---
@@ -202,7 +232,6 @@ def test_every_method_is_a_frozen_dataclass_under_its_own_name():
     for name, cls in METHODS.items():
         method = make_method(name)
         assert type(method) is cls and cls.name == name
-        assert cls.family in {"control", "projection", "intrinsic", "structural"}
         assert method == make_method(name), "equal options, equal methods"
         assert hash(method) == hash(make_method(name))
         with pytest.raises(dataclasses.FrozenInstanceError):

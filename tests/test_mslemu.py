@@ -68,6 +68,15 @@ def test_memory_faults(body, match):
     fault(body, match)
 
 
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16, mx.float32])
+def test_misaligned_copies_of_vectors(dtype):
+    copy = "*(device vec<T, 4>*)(out + 4 * i) = *(const device vec<T, 4>*)(inp + {} * i);"
+    x = mx.arange(256).astype(dtype)
+    options = {"x": x, "dtype": dtype, "n": 32, "group": 32, "out": 128}
+    run(I + copy.format(4), **options)
+    fault(I + copy.format(5), "misaligned", **options)
+
+
 def test_a_fault_names_the_line_of_the_kernel():
     assert "t.metal:" in fault(I + "\n out[i] = inp[i + 1];", "OUT OF BOUNDS")
 

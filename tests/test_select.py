@@ -8,7 +8,8 @@ from obvious import stay
 from qfilters.select import RANK_NAN, RANK_PROTECTED, protect, rank, survivors, victim
 
 NAN, INF = float("nan"), float("inf")
-SMALLEST, LARGEST = 1e-45, 3.4028235e38
+SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
+LARGEST = float(np.finfo(np.float32).max)
 SPECIAL = [-NAN, NAN, -INF, -LARGEST, -1.0, -SMALLEST, -0.0, 0.0, SMALLEST, 1.0, LARGEST, INF]
 
 any_score = st.sampled_from(SPECIAL) | st.floats(width=32)

@@ -23,10 +23,12 @@ def main(version: Version = False) -> None:
 
 
 def _register() -> None:
+    from .bench import bench
     from .calibrate import calibrate
     from .doctor import doctor
     from .generate import generate
     from .inspect_filters import inspect_filters
+    from .methods import methods
     from .ppl import ppl
     from .report import report
 
@@ -34,8 +36,10 @@ def _register() -> None:
     app.command("inspect")(inspect_filters)
     app.command()(generate)
     app.command()(ppl)
+    app.command()(methods)
     app.command()(report)
     app.command()(doctor)
+    app.add_typer(bench, name="bench")
 
 
 _register()

@@ -101,15 +101,16 @@ def progress():
         yield watch
 
 
-def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table on stdout; the first column is text, the others are numbers."""
+def table(title: str, columns: list[str], rows: list[list[str]], text: int = 1) -> None:
+    """A table on stdout; the first `text` columns are text, the others numbers."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for i, name in enumerate(columns):
-        made.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
+        side = "left" if i < text else "right"
+        made.add_column(name, justify=side, no_wrap=i == 0 or i >= text, overflow="fold")
     for row in rows:
         made.add_row(*row)
     width = None if sys.stdout.isatty() else 200

@@ -17,6 +17,7 @@ def generate(
     compression_ratio: o.CompressionRatio = None,
     sinks: o.Sinks = None,
     recent: o.Recent = None,
+    kernel: o.Kernel = None,
     filters: o.Filters = None,
     auto_calibrate: o.AutoCalibrate = None,
     prefill_step_size: o.PrefillStepSize = None,

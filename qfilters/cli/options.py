@@ -98,6 +98,13 @@ AutoCalibrate = _option(
     "--auto-calibrate/--no-auto-calibrate",
     default="auto-calibrate",
 )
+Kernel = _option(
+    str,
+    "Fused kernels: auto (where there is a GPU), on or off.",
+    EVICTION,
+    "--kernel",
+    default="auto",
+)
 PrefillStepSize = _option(
     int,
     "Prompt tokens per forward pass.",

@@ -14,6 +14,7 @@ def ppl(
     compression_ratio: o.CompressionRatio = None,
     sinks: o.Sinks = None,
     recent: o.Recent = None,
+    kernel: o.Kernel = None,
     filters: o.Filters = None,
     auto_calibrate: o.AutoCalibrate = None,
     data_path: o.DataPath = None,

@@ -1,11 +1,13 @@
 """What a method is: a frozen set of hyper-parameters and a score. Higher score = keep, always."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import mlx.core as mx
 
 from ..errors import UsageError
+from ..kernels import project
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Layer:
         future: float32 `[H_kv, N]`, attention each position of the text at hand receives from later
             ones, or None.
         max_position: trained context in tokens, or None.
+        project: projects keys on directions, as `kernels.project`, or fused.
     """
 
     index: int
@@ -33,6 +36,7 @@ class Layer:
     rope: object | None = None
     future: mx.array | None = None
     max_position: int | None = None
+    project: Callable[[mx.array, mx.array], mx.array] = project
 
     def __deepcopy__(self, memo):
         return self
@@ -47,15 +51,17 @@ class Layer:
 class Method:
     """Base of all methods. Subclasses are frozen dataclasses whose fields are the options.
 
-    Class attributes: `needs_filters`, the array of `Filters` that the score reads; `needs_queries`,
-    `needs_future`, `needs_rope`: true queries, the attention later tokens pay, the layer's RoPE
-    module; `max_sinks`, the most sinks that make sense; `window`, the last rows that are always
-    kept; `learn_after`, keys to see before `learn` is called, `learns_always`, at every call.
+    Class attributes: `family`, `paper`, `cost` per step; `needs_filters`, the array of `Filters`
+    that the score reads; `needs_queries`, `needs_future`, `needs_rope`: true queries, the attention
+    later tokens pay, the layer's RoPE module; `max_sinks`, the most sinks that make sense;
+    `window`, the last rows that are always kept; `learn_after`, keys to see before `learn` is
+    called, `learns_always`, at every call.
     """
 
     name: ClassVar[str]
     family: ClassVar[str]
     paper: ClassVar[str]
+    cost: ClassVar[str]
     path_independent: ClassVar[bool] = True
     needs_filters: ClassVar[str | None] = None
     evicts: ClassVar[bool] = True
@@ -80,6 +86,13 @@ class Method:
             float32 `[B, H_kv, T]`, higher = keep.
         """
         raise NotImplementedError
+
+    def directions(self, layer: Layer, learned) -> mx.array | None:
+        """Where the score is `layer.project(keys, directions)` and no more: the directions.
+
+        A fused kernel then scores a decoded row and finds the next victim in one go.
+        """
+        return None
 
     def learn(self, keys: mx.array, learned: mx.array | None) -> mx.array:
         """Learn from keys, before they are scored.

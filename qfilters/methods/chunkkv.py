@@ -13,10 +13,10 @@ from .snapkv import SnapKV
 class ChunkKV(SnapKV):
     """SnapKV's scores averaged over chunks of `chunk` positions and over KV heads.
 
-    arXiv 2502.00299. Chunk = position // chunk, so all rows of a chunk rank alike and whole chunks
-    stay, the same in every KV head; the last chunk admitted is cut at the budget, its first rows
-    stay. A chunk that was cut is averaged over the rows it has left. Cost per step and path as
-    snapkv.
+    arXiv 2502.00299. Chunk = position // chunk, averaged over the rows it has left before the
+    window, so all rows of a chunk rank alike and whole chunks stay, the same in every KV head. The
+    last chunk admitted is cut at the budget, its first rows stay (kvpress keeps a number of whole
+    chunks instead). `stream`, cost per step and path as snapkv.
 
     Options:
         window, pooling: as snapkv.
@@ -34,13 +34,14 @@ class ChunkKV(SnapKV):
 
     def rank_by(self, statistic: mx.array, positions: mx.array, end: int) -> mx.array:
         """`[B, H_kv, S]`: one value per chunk, the same in every head."""
-        scores = super().rank_by(statistic, positions, end)
+        before = positions < end - self.window
+        scores = mx.where(before, super().rank_by(statistic, positions, end), 0.0)
         batch = scores.shape[0]
         chunks = positions // self.chunk
         b = mx.arange(batch)[:, None, None]
         empty = mx.zeros((batch, end // self.chunk + 1))
         total = empty.at[b, chunks].add(scores)
-        count = empty.at[b, chunks].add(mx.ones_like(scores))
+        count = empty.at[b, chunks].add(before.astype(mx.float32))
         mean = total / mx.maximum(count, 1)
         flat = chunks.reshape(batch, -1)
         return mx.take_along_axis(mean, flat, axis=1).reshape(scores.shape)

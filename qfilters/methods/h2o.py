@@ -24,6 +24,7 @@ class H2O(Observing):
     name: ClassVar[str] = "h2o"
     family: ClassVar[str] = "attention"
     paper: ClassVar[str] = "2306.14048"
+    cost: ClassVar[str] = "one softmax over the rows held"
     path_independent: ClassVar[bool] = False
 
     def watch(self, statistic: mx.array, seen: Attention, carry, layer: Layer):

@@ -20,12 +20,14 @@ class KeyDiff(Method):
     name: ClassVar[str] = "keydiff"
     family: ClassVar[str] = "intrinsic"
     paper: ClassVar[str] = "2504.15364"
+    cost: ClassVar[str] = "two dot products per new row"
     path_independent: ClassVar[bool] = False
     learns_always: ClassVar[bool] = True
 
     def learn(self, keys: mx.array, learned: mx.array | None) -> mx.array:
         """Sum of the unit keys so far: keys `[B, H_kv, T, D]` -> float32 `[B, H_kv, D]`."""
-        total = _unit(keys).sum(axis=2)
+        # One key that is not finite would turn the sum, and every later score, into NaN.
+        total = mx.nan_to_num(_unit(keys)).sum(axis=2)
         return total if learned is None else learned + total
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:

@@ -15,6 +15,7 @@ class KNorm(Method):
     name: ClassVar[str] = "knorm"
     family: ClassVar[str] = "intrinsic"
     paper: ClassVar[str] = "2406.11430"
+    cost: ClassVar[str] = "one norm per new row"
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
         """keys `[B, H_kv, T, D]` -> `[B, H_kv, T]`."""

@@ -13,4 +13,5 @@ class KeepAll(Method):
     name: ClassVar[str] = "none"
     family: ClassVar[str] = "control"
     paper: ClassVar[str] = "-"
+    cost: ClassVar[str] = "none"
     evicts: ClassVar[bool] = False

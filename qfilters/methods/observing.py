@@ -47,12 +47,10 @@ class Observing(Method):
     """Base of the methods that need true queries.
 
     The statistic is one array `[B, H_kv, S, *statistic_shape]` beside the rows, zeros for new ones;
-    rows that are evicted take theirs along. Class attributes: `window`, the last queries whose
-    rows are always kept; `in_order`, whether `rank_by` wants rows in temporal order.
+    rows that are evicted take theirs along. Rows stand in temporal order, except in a decode step.
     """
 
     needs_queries: ClassVar[bool] = True
-    in_order: ClassVar[bool] = False
 
     @property
     def statistic_shape(self) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import mlx.core as mx
 
-from ..kernels import project
 from .base import Layer, Method
 
 
@@ -20,8 +19,13 @@ class QFilters(Method):
     name: ClassVar[str] = "qfilters"
     family: ClassVar[str] = "projection"
     paper: ClassVar[str] = "2503.02812"
+    cost: ClassVar[str] = "one dot product per new row"
     needs_filters: ClassVar[str | None] = "q_filters"
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
         """`[B, H_kv, T]`: projection on the layer's filters."""
-        return project(keys, layer.q_filters)
+        return layer.project(keys, layer.q_filters)
+
+    def directions(self, layer: Layer, learned) -> mx.array:
+        """The layer's filters."""
+        return layer.q_filters

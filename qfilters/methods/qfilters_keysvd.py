@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import mlx.core as mx
 
-from ..kernels import project
 from .base import Layer, Method, require
 
 
@@ -27,6 +26,7 @@ class QFiltersKeySVD(Method):
     name: ClassVar[str] = "qfilters_keysvd"
     family: ClassVar[str] = "projection"
     paper: ClassVar[str] = "2503.02812 (fallback, ours)"
+    cost: ClassVar[str] = "one dot product per new row"
     path_independent: ClassVar[bool] = False
 
     sign: int = 1
@@ -55,4 +55,8 @@ class QFiltersKeySVD(Method):
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
         """`[B, H_kv, T]`: signed projection on the learned direction."""
-        return self.sign * project(keys, learned)
+        return layer.project(keys, self.directions(layer, learned))
+
+    def directions(self, layer: Layer, learned) -> mx.array:
+        """The learned direction, turned to where keys are kept."""
+        return self.sign * learned

@@ -29,6 +29,7 @@ class Random(Method):
     name: ClassVar[str] = "random"
     family: ClassVar[str] = "control"
     paper: ClassVar[str] = "-"
+    cost: ClassVar[str] = "one hash per new row"
 
     seed: int = 0
 

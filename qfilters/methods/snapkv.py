@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import mlx.core as mx
 
-from ..probabilities import probabilities
 from .base import Layer, require
 from .observing import Attention, Observing
 
@@ -29,8 +28,8 @@ class SnapKV(Observing):
     name: ClassVar[str] = "snapkv"
     family: ClassVar[str] = "attention"
     paper: ClassVar[str] = "2404.14469"
+    cost: ClassVar[str] = "one softmax over the rows held"
     path_independent: ClassVar[bool] = False
-    in_order: ClassVar[bool] = True
 
     window: int = 32
     pooling: int = 5
@@ -49,15 +48,23 @@ class SnapKV(Observing):
         """Write the last queries' probabilities, mean over the group, into their columns."""
         seen = seen.last(self.window)
         count = seen.queries.shape[2]
-        a = probabilities(seen.queries, seen.keys, seen.scale, seen.mask, seen.sinks)
-        columns = mx.array([i % self.window for i in range(seen.end - count, seen.end)])
-        statistic[..., columns] = a.mean(axis=2).swapaxes(2, 3)
+
+        def write(columns, a, first):
+            columns[..., first : first + a.shape[3]] = a.mean(axis=2).swapaxes(2, 3)
+            return columns
+
+        columns = seen.fold(write, mx.zeros((*statistic.shape[:3], count)))
+        which = mx.array([i % self.window for i in range(seen.end - count, seen.end)])
+        statistic[..., which] = columns
         return statistic, carry
 
     def rank_by(self, statistic: mx.array, positions: mx.array, end: int) -> mx.array:
-        """`[B, H_kv, S]`: mean over the ring, pooled over rows before the window."""
+        """`[B, H_kv, S]`: mean over the ring, pooled over neighbours in time before the window."""
         before = positions < end - self.window
         seen = mx.where(before, statistic.mean(axis=-1), 0.0)
+        order = mx.argsort(positions, axis=-1)
         reach, size = self.pooling // 2, seen.shape[-1]
-        padded = mx.pad(seen, [(0, 0), (0, 0), (reach, reach)])
-        return sum(padded[..., i : i + size] for i in range(self.pooling)) / self.pooling
+        padded = mx.take_along_axis(seen, order, axis=-1)
+        padded = mx.pad(padded, [(0, 0), (0, 0), (reach, reach)])
+        pooled = sum(padded[..., i : i + size] for i in range(self.pooling)) / self.pooling
+        return mx.put_along_axis(pooled, order, pooled, axis=-1)

@@ -19,6 +19,7 @@ class StreamingLLM(Method):
     name: ClassVar[str] = "streaming_llm"
     family: ClassVar[str] = "structural"
     paper: ClassVar[str] = "2309.17453"
+    cost: ClassVar[str] = "none"
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
         """keys `[B, H_kv, T, D]` -> `[B, H_kv, T]`."""

@@ -22,6 +22,7 @@ class TOVA(Observing):
     name: ClassVar[str] = "tova"
     family: ClassVar[str] = "attention"
     paper: ClassVar[str] = "2401.06104"
+    cost: ClassVar[str] = "one softmax over the rows held"
     path_independent: ClassVar[bool] = False
 
     @property

@@ -28,7 +28,10 @@ class _Buffer(ctypes.Structure):
 class _Stats(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_uint64)
-        for name in ("read", "written", "unique_read", "unique_written", "unwritten")
+        for name in (
+            *("loads", "stores", "read", "written"),
+            *("unique_read", "unique_written", "unwritten"),
+        )
     )
 
 

@@ -7,12 +7,11 @@
 const uint i = thread_position_in_grid.x * 4;
 const uint j = thread_position_in_grid.y;
 const uint bh = thread_position_in_grid.z;
-const uint B = uint(keys_shape[0]);
 const uint H = uint(keys_shape[1]);
 const uint D = uint(keys_shape[3]);
 const uint DV = uint(values_shape[3]);
 const uint K = uint(kept_shape[2]);
-if (j >= K || bh >= B * H) return;  // a grid may be rounded up
+if (j >= K) return;  // the grid may be rounded up
 
 const uint b = bh / H;
 const uint h = bh % H;
@@ -30,7 +29,8 @@ auto key = keys + b * keys_strides[0] + h * keys_strides[1] + from * keys_stride
 if (wide_keys && i < D)
   *(device vec<T, 4>*)(keys_out + to * D + i) = *(const device vec<T, 4>*)(key + i);
 else
-  for (uint e = i; e < min(i + 4, D); ++e) keys_out[to * D + e] = key[e * keys_strides[3]];
+  for (uint e = i; e < D && e < i + 4; ++e)
+    keys_out[to * D + e] = key[e * keys_strides[3]];
 
 const bool wide_values = DV % 4 == 0 && values_strides[3] == 1 && values_strides[0] % 4 == 0 &&
                          values_strides[1] % 4 == 0 && values_strides[2] % 4 == 0;
@@ -38,4 +38,5 @@ auto value = values + b * values_strides[0] + h * values_strides[1] + from * val
 if (wide_values && i < DV)
   *(device vec<U, 4>*)(values_out + to * DV + i) = *(const device vec<U, 4>*)(value + i);
 else
-  for (uint e = i; e < min(i + 4, DV); ++e) values_out[to * DV + e] = value[e * values_strides[3]];
+  for (uint e = i; e < DV && e < i + 4; ++e)
+    values_out[to * DV + e] = value[e * values_strides[3]];

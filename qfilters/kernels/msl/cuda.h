@@ -4,10 +4,13 @@
 // their own, as MLX rounds the grid up to whole blocks here.
 #define QF_INLINE static __device__ __forceinline__
 
-// Macros, because system headers may have typedefs of the same names.
-#define ushort unsigned short
-#define uint unsigned int
-#define ulong unsigned long long
+// Macros, because system headers may have types of these names, and types, to write uint(x).
+typedef unsigned short qf_ushort;
+typedef unsigned int qf_uint;
+typedef unsigned long long qf_ulong;
+#define ushort qf_ushort
+#define uint qf_uint
+#define ulong qf_ulong
 
 template <typename T, int N>
 struct vec;

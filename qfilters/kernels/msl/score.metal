@@ -14,7 +14,7 @@ const uint bh = thread_position_in_grid.z;
 const uint H = uint(keys_shape[1]);
 const uint N = uint(keys_shape[2]);
 const uint D = uint(keys_shape[3]);
-if (first >= N || bh >= uint(keys_shape[0]) * H) return;  // a grid may be rounded up
+if (first >= N) return;  // the grid may be rounded up
 
 const bool wide = D % 4 == 0 && keys_strides[3] == 1 && keys_strides[0] % 4 == 0 &&
                   keys_strides[1] % 4 == 0 && keys_strides[2] % 4 == 0;

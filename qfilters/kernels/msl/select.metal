@@ -62,11 +62,11 @@ uint equal = 0;  // rows at the edge among those before `start`
 uint turn = 0;   // alternates, so that one barrier a step is enough
 for (uint start = 0; start < S; start += threads) {
   const uint n = start + id;
-  uint key = 0;
+  uint key = 0;  // behind the last row: the lowest, and after all others, so it never stays
   if (n < S)
     key = qf_key(rank[n * ranks_strides[2]], position[n * positions_strides[2]], sinks, limit);
-  const bool is_above = n < S && key > edge;
-  const bool is_equal = n < S && key == edge;
+  const bool is_above = key > edge;
+  const bool is_equal = key == edge;
   // Both counts in one number: a step has at most 1024 rows, so the halves do not meet.
   const uint mine = (is_above ? 0x10000u : 0u) + (is_equal ? 1u : 0u);
   uint before = simd_prefix_exclusive_sum(mine);

@@ -152,7 +152,7 @@ struct Region {
   const char* name;
   Shadow* shadow;
   uint8_t* touched;  // bit 0 read, bit 1 written
-  uint64_t read, written;
+  uint64_t loads, stores, read, written;
 };
 
 static Region regions[MAX_BUFFERS];
@@ -222,6 +222,7 @@ static bool in_buffer(uintptr_t a, Where w, bool atomic) {
     if (a < r.lo || a + w.bytes > r.hi) continue;
     w.name = r.name;
     w.offset = a - r.lo;
+    ++(w.write ? r.stores : r.loads);
     (w.write ? r.written : r.read) += w.bytes;
     for (size_t k = 0; k < w.bytes; ++k) r.touched[w.offset + k] |= w.write ? 2 : 1;
     if (r.kind == 0) {
@@ -250,6 +251,16 @@ static void access(const void* p, size_t bytes, bool write, bool atomic, const v
   out_of_bounds(a, w);
 }
 
+// The sanitizer misses copies of whole vectors, and this machine may stop at them.
+static void aligned_access(const void* p, size_t bytes, bool write, const void* pc) {
+  char code[64];
+  if (on && cx.lane && (uintptr_t)p % bytes)
+    fail("UNDEFINED BEHAVIOUR: misaligned %s of %zu bytes by lane %u of group %u  %s",
+         write ? "write" : "read", bytes, (unsigned)cx.lane->index, cx.group_index,
+         place(pc, code, sizeof code));
+  access(p, bytes, write, false, pc);
+}
+
 void atomic_access(const void* p, size_t bytes, bool write, bool read_modify_write) {
   access(p, bytes, write, read_modify_write, __builtin_return_address(0));
 }
@@ -272,7 +283,7 @@ void start_checking(bool wanted, const EmuBuffer* buffers, int n, void (*kernel)
 void finish_checking(EmuStats* stats) {
   for (unsigned i = 0; i < n_regions; ++i) {
     Region& r = regions[i];
-    EmuStats& s = stats[i] = {r.read, r.written, 0, 0, 0};
+    EmuStats& s = stats[i] = {r.loads, r.stores, r.read, r.written, 0, 0, 0};
     for (uintptr_t k = 0; k < r.hi - r.lo; ++k) {
       s.unique_read += r.touched[k] & 1;
       s.unique_written += r.touched[k] >> 1 & 1;
@@ -301,6 +312,7 @@ static void undefined(const char* what, void* data) {
 }  // namespace emu
 
 using emu::access;
+using emu::aligned_access;
 using emu::undefined;
 #define PC __builtin_return_address(0)
 
@@ -311,9 +323,10 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 
+// The compiler calls the first two where the type promises an address that is a multiple of N.
 #define READ_WRITE(N)                                                        \
-  void __tsan_read##N(void* p) { access(p, N, false, false, PC); }           \
-  void __tsan_write##N(void* p) { access(p, N, true, false, PC); }           \
+  void __tsan_read##N(void* p) { aligned_access(p, N, false, PC); }          \
+  void __tsan_write##N(void* p) { aligned_access(p, N, true, PC); }          \
   void __tsan_unaligned_read##N(void* p) { access(p, N, false, false, PC); } \
   void __tsan_unaligned_write##N(void* p) { access(p, N, true, false, PC); } \
   void __tsan_volatile_read##N(void* p) { access(p, N, false, false, PC); }  \

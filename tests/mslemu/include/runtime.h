@@ -91,7 +91,8 @@ struct EmuBuffer {
   const char* name;
 };
 struct EmuStats {
-  uint64_t read, written;                // bytes asked for by all loads and stores
+  uint64_t loads, stores;                // how many
+  uint64_t read, written;                // bytes asked for by them
   uint64_t unique_read, unique_written;  // bytes touched
   uint64_t unwritten;                    // bytes of an output that nothing wrote
 };
