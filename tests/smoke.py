@@ -18,7 +18,9 @@ def main(program: str) -> None:
             options = ["--model", "../tiny", "--config", "smoke"]
             line = [str(Path(program).absolute()), command, *words, *options]
             print("qfilters", command, *words, *options, flush=True)
-            return subprocess.run(line, cwd=work, check=True, stdout=subprocess.PIPE).stdout.decode()
+            return subprocess.run(
+                line, cwd=work, check=True, stdout=subprocess.PIPE, text=True
+            ).stdout
 
         run("calibrate")
         artifact = "artifacts/filters/tiny.npz"

@@ -143,6 +143,9 @@ def test_expected_attention_keeps_its_moments_about_the_mean():
 @pytest.mark.parametrize("name", ["h2o", "tova", "snapkv"])
 def test_learned_sinks_scales_and_sliding_layers(kind, name):
     model, ids = tiny.make(kind), tokens(50)
+    for layer in model.layers if kind == "gpt_oss" else []:
+        layer.self_attn.sinks *= 10
+        layer.self_attn.q_proj.weight *= 6
     caches = make_prompt_cache(model, small(name), 16, 2, 4)
     ours = [i for i, c in enumerate(caches) if hasattr(c, "budget")]
     assert 0 < len(ours) < len(caches)

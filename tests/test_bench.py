@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from qfilters import bench_kernels as bench
 from qfilters.cli import app
-from qfilters.kernels import texts
+from qfilters.kernels import checks, texts
 from qfilters.kernels.checks import KernelMismatch
 from qfilters.kernels.fused import Fused
 from qfilters.report import tables
@@ -47,12 +47,12 @@ def test_the_reference_alone_is_timed_without_a_gpu(small, on):
 
 
 @needs_emulator
-def test_kernels_are_checked_first_and_then_compared(small, on):
-    emulator = Emulator(check=False)
-    kernels = fused(emulator)
+def test_kernels_are_checked_first_and_then_compared(small, on, monkeypatch):
+    kernels, done = fused(), []
     on(kernels)
-    rows, passed = bench.bench_kernels("float16", repeats=3)
-    assert passed == 24
+    monkeypatch.setattr(bench, "run_checks", lambda k: done.append("checks") or 24)
+    rows, passed = bench.bench_kernels("float16", repeats=3, watch=done.append)
+    assert passed == 24 and done[:2] == ["checks", "score"]
     ours = [row for row in rows if row["path"] == kernels.name]
     assert {row["what"] for row in ours} >= {"score", "select", "compact", "replace", "decode"}
     assert all(row["speedup"] > 0 for row in ours)
@@ -64,11 +64,11 @@ def test_kernels_are_checked_first_and_then_compared(small, on):
 def test_no_speed_up_of_kernels_that_disagree(small, on, monkeypatch, tmp_path):
     def broken(name):
         text = texts.metal(name)
-        source = text["source"].replace("is_equal && equal_before < wanted", "is_equal")
-        return {**text, "source": source}
+        return {**text, "header": text["header"].replace("rank < other_rank", "rank > other_rank")}
 
-    on(Fused("broken", Emulator(check=False).metal_kernel, broken))
-    with pytest.raises(KernelMismatch, match=r"broken kernels, check 'selection \w+'"):
+    on(Fused("broken", Emulator().metal_kernel, broken))
+    monkeypatch.setattr(checks, "DTYPES", ())
+    with pytest.raises(KernelMismatch, match=r"broken kernels, check 'victims \w+'"):
         bench.bench_kernels("float16", repeats=3)
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["bench", "kernels", "--repeats", "3"])
