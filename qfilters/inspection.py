@@ -56,7 +56,8 @@ def filter_summary(filters: Filters) -> str:
     lines.append(
         f"mean query projects positively on its filter in {share:.1%} of "
         f"{filters.mean_projection.size} query heads; top direction holds {energy:.0%} of the "
-        f"energy, its mean projection is {ratio:.1f} times that of the others"
+        f"energy, its mean projection is {ratio:.0f} times that of the others (on the "
+        "calibration text itself, where the others nearly vanish by construction)"
     )
     wrong = [(row["layer"], head) for row in rows for head in row["negative_kv_heads"]]
     if wrong:
@@ -78,7 +79,7 @@ def filter_cells(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
                 [
                     f"{row['explained_energy']:.1%}",
                     f"{row['mean_projection']:.2f}",
-                    f"{row['other_projection']:.2f}",
+                    f"{row['other_projection']:.3f}",
                     f"{row['positive_share']:.0%}",
                 ]
                 if known

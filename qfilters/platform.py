@@ -92,12 +92,27 @@ def _try_load(name: str, locate: Callable[[], str], remedy: str) -> BlasStatus:
     """Load the library that `locate()` names so that its symbols win over those mlx links to."""
     try:
         path = locate()
-        if not hasattr(ctypes.CDLL(path, ctypes.RTLD_GLOBAL), "cblas_sgemm"):
+        library = ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+        if not hasattr(library, "cblas_sgemm"):
             raise OSError(f"{path} has no cblas_sgemm")
+        _limit_threads(library)
     except OSError as error:
         note = f"slow matrix products, no fast BLAS: {error}; remedy: {remedy}"
         return BlasStatus("reference", note=note, failed=True)
     return BlasStatus(name, path=path, fast=True)
+
+
+def _limit_threads(library: ctypes.CDLL) -> None:
+    """Use half the logical cores, unless the user set a number.
+
+    OpenBLAS's threads wait for each other by spinning. When another process, or the sibling of a
+    hyperthread, holds a core, that makes a forward pass 5 to 10 times slower than with one thread.
+    """
+    if os.environ.keys() & {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"}:
+        return
+    for name in ("openblas_set_num_threads", "scipy_openblas_set_num_threads"):
+        if hasattr(library, name):
+            getattr(library, name)(max(1, (os.cpu_count() or 1) // 2))
 
 
 def _package_folders(name: str) -> list[Path]:

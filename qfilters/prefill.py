@@ -107,6 +107,10 @@ class ForkedKVCache:
         """False: the context is there."""
         return False
 
+    def size(self) -> int:
+        """Rows held per KV head."""
+        return self._store.count
+
 
 @dataclass(frozen=True)
 class Arm:

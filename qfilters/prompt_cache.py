@@ -11,7 +11,7 @@ from .filters import Filters
 from .kernels import Fused, choose_kernels
 from .methods import Layer, Method, make_method
 from .observing_cache import ObservingKVCache
-from .plan import evicting_layers, make_model_cache, trained_context
+from .plan import evicting_layers, layer_plan, make_model_cache, trained_context
 from .rotation import rope_of
 from .tap import install
 
@@ -144,7 +144,9 @@ def make_layers(
 
 
 def _rope(model, plan):
-    found, why = rope_of(model.layers[plan.index])
+    found, why = None, "its model has other caches than layers"
+    if len(layer_plan(model)) == len(model.layers):
+        found, why = rope_of(model.layers[plan.index])
     if found is None:
         raise ModelError(
             f"expected_attention cannot undo the rotation of layer {plan.index}: {why}"

@@ -5,6 +5,7 @@ and `watch(label, total)` gives a progress callback.
 """
 
 import hashlib
+import os
 import warnings
 from collections.abc import Callable
 from functools import cached_property
@@ -39,11 +40,12 @@ class Session:
 
     @cached_property
     def _loaded(self):
+        # It says that PyTorch is missing, and warns of texts that are cut into rows here anyway.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         from transformers.utils import logging
 
         from .models import load
 
-        # It warns of texts longer than the model's context; they are cut into rows here.
         logging.set_verbosity_error()
         s = self.settings
         return load(

@@ -3,7 +3,7 @@
 import os
 import sys
 
-# Tiny matrices gain nothing from threads, and on a busy machine threads that spin cost tenfold.
+# Tiny matrices gain nothing from threads, which spin while they wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # First, because a fast BLAS must be in place before mlx.core is imported.

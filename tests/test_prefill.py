@@ -144,7 +144,7 @@ def test_forked_caches_count_from_the_context_and_grow(model, done):
     first = answer(model, caches, rows=2)
     for cache in caches:
         rows = 16 + QUESTION
-        assert cache.offset == N + QUESTION and cache.state[1] == rows
+        assert cache.offset == N + QUESTION and cache.state[1] == cache.size() == rows
         assert cache.nbytes == sum(x.nbytes for x in cache.state[0]) >= 2 * 2 * 2 * 16 * 4 * rows
     np.testing.assert_array_equal(answer(model, copies, rows=2), first)
     np.testing.assert_array_equal(

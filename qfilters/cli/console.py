@@ -67,7 +67,7 @@ def _short(value) -> str:
 
 @contextmanager
 def progress():
-    """Yield `watch(label, total)` for `Session`: bars on a terminal, nothing elsewhere."""
+    """Yield `watch(label, total)` for `Session`: bars on a terminal, elsewhere a line when done."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -95,6 +95,8 @@ def progress():
             def update(done, total, value=None):
                 extra = "" if value is None else f"{value:.3f}"
                 bars.update(task, completed=done, total=total, extra=extra)
+                if bars.disable and done == total:
+                    note(f"{label} {extra}".rstrip())
 
             return update
 

@@ -17,7 +17,7 @@ from .fused import Fused
 DTYPES = (mx.float16, mx.bfloat16, mx.float32)
 NAN, INF = float("nan"), float("inf")
 SPECIAL = (NAN, -NAN, -INF, INF, 0.0, -0.0, 1.0, 3e38, -3e38, 1e-45)
-SIZES = ((64, 96), (80, 80), (96, 128), (128, 128), (192, 128), (256, 256), (67, 66))
+SIZES = ((64, 96), (80, 80), (96, 128), (128, 128), (192, 128), (256, 256), (160, 128), (67, 66))
 
 
 class KernelMismatch(QFiltersError):
@@ -98,6 +98,8 @@ def rows(rng, shape, dtype, layout: str = "plain", draw: Callable = normal) -> m
     # Views are made of finished arrays: arithmetic on a view would make it contiguous.
     if layout == "plain":
         return values(*shape)
+    if layout == "shifted":
+        return values(batch, heads, count, size + 4)[..., 2 : 2 + size]
     if layout == "transposed":
         return values(batch, count + 7, heads, size).swapaxes(1, 2)[:, :, 3 : 3 + count]
     # Gaps between batch rows, heads, rows or elements, of 2 elements: no multiple of four.
@@ -109,7 +111,10 @@ def rows(rng, shape, dtype, layout: str = "plain", draw: Callable = normal) -> m
 
 
 # Views: as attention passes keys, and with strides that vector loads must not be used on.
-LAYOUTS = ("transposed", "batch rows apart", "heads apart", "rows apart", "elements apart")
+LAYOUTS = (
+    *("transposed", "shifted", "batch rows apart", "heads apart"),
+    *("rows apart", "elements apart"),
+)
 
 
 # How scores are distributed: what a selection has to cope with.
@@ -184,8 +189,8 @@ def check_copies(kernels: Fused, dtype) -> None:
     layouts = ["plain", *LAYOUTS]
     for i, (size, value_size) in enumerate(SIZES):
         shape, count = (2, 2), 70
-        keys = rows(rng, (*shape, count, size), dtype, layouts[i % 6], with_nan)
-        values = rows(rng, (*shape, count, value_size), dtype, layouts[-1 - i % 6], with_nan)
+        keys = rows(rng, (*shape, count, size), dtype, layouts[i % 7], with_nan)
+        values = rows(rng, (*shape, count, value_size), dtype, layouts[-1 - i % 7], with_nan)
         ranks = ranks_of("few", rng, (*shape, count))
         positions = mx.array(np.cumsum(rng.integers(1, 3, (*shape, count)), -1).astype(np.int32))
         for kept in (1, 38, 70):

@@ -39,7 +39,7 @@ class Fused:
         return self
 
     def project(self, keys: mx.array, directions: mx.array) -> mx.array:
-        """As `reference.project`. Rows must begin at multiples of four elements of a buffer."""
+        """As `reference.project`."""
         if not self._takes(keys):
             return reference.project(keys, directions)
         batch, heads, rows, _ = keys.shape
@@ -65,7 +65,7 @@ class Fused:
         )[0]
 
     def compact(self, keys, values, ranks, positions, kept) -> list[mx.array]:
-        """As `reference.compact`. Rows must begin at multiples of four elements of a buffer."""
+        """As `reference.compact`."""
         if not self._takes(keys, values):
             return reference.compact(keys, values, ranks, positions, kept)
         shape = kept.shape
@@ -87,7 +87,7 @@ class Fused:
     def replace(
         self, keys, directions, ranks, positions, slot, offset: int, sinks: int, limit: int
     ) -> tuple[mx.array, mx.array]:
-        """As `reference.replace`. The row must begin at a multiple of four elements."""
+        """As `reference.replace`."""
         if not self._takes(keys):
             return reference.replace(keys, directions, ranks, positions, slot, offset, sinks, limit)
         heads = (*ranks.shape[:2], 1)

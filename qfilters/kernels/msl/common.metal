@@ -26,6 +26,14 @@ inline bool qf_worse(int rank, int position, int other_rank, int other_position)
   return rank < other_rank || (rank == other_rank && position > other_position);
 }
 
+// Whether rows can be read four elements at a time: all of them begin at multiples of four.
+template <typename T>
+inline bool qf_wide(const device T* rows, uint size, int64_t batch_stride, int64_t head_stride,
+                    int64_t row_stride, int64_t stride) {
+  return size % 4 == 0 && stride == 1 && batch_stride % 4 == 0 && head_stride % 4 == 0 &&
+         row_stride % 4 == 0 && (ulong)rows % (4 * sizeof(T)) == 0;
+}
+
 // sum + row[0] * weights[0] + ..., in this order, of four elements or as many as are left.
 template <typename T>
 inline float qf_add4(const device T* row, int64_t stride, uint left, bool wide,

@@ -23,8 +23,8 @@ if (i == 0) {
                                 from * positions_strides[2]];
 }
 
-const bool wide_keys = D % 4 == 0 && keys_strides[3] == 1 && keys_strides[0] % 4 == 0 &&
-                       keys_strides[1] % 4 == 0 && keys_strides[2] % 4 == 0;
+const bool wide_keys = qf_wide(keys, D, keys_strides[0], keys_strides[1], keys_strides[2],
+                               keys_strides[3]);
 auto key = keys + b * keys_strides[0] + h * keys_strides[1] + from * keys_strides[2];
 if (wide_keys && i < D)
   *(device vec<T, 4>*)(keys_out + to * D + i) = *(const device vec<T, 4>*)(key + i);
@@ -32,8 +32,8 @@ else
   for (uint e = i; e < D && e < i + 4; ++e)
     keys_out[to * D + e] = key[e * keys_strides[3]];
 
-const bool wide_values = DV % 4 == 0 && values_strides[3] == 1 && values_strides[0] % 4 == 0 &&
-                         values_strides[1] % 4 == 0 && values_strides[2] % 4 == 0;
+const bool wide_values = qf_wide(values, DV, values_strides[0], values_strides[1],
+                                 values_strides[2], values_strides[3]);
 auto value = values + b * values_strides[0] + h * values_strides[1] + from * values_strides[2];
 if (wide_values && i < DV)
   *(device vec<U, 4>*)(values_out + to * DV + i) = *(const device vec<U, 4>*)(value + i);

@@ -20,8 +20,7 @@ const int freed = slot[b * slot_strides[0] + h * slot_strides[1]];
 // One simdgroup scores, with the additions of `score` in the same order.
 int new_rank = 0;
 if (group == 0) {
-  const bool wide = D % 4 == 0 && keys_strides[3] == 1 && keys_strides[0] % 4 == 0 &&
-                    keys_strides[1] % 4 == 0 && keys_strides[2] % 4 == 0;
+  const bool wide = qf_wide(keys, D, keys_strides[0], keys_strides[1], 0, keys_strides[3]);
   auto key = keys + b * keys_strides[0] + h * keys_strides[1];
   auto direction = directions + b * directions_strides[0] + h * directions_strides[1];
   float sum = 0.0f;

@@ -16,8 +16,8 @@ const uint N = uint(keys_shape[2]);
 const uint D = uint(keys_shape[3]);
 if (first >= N) return;  // the grid may be rounded up
 
-const bool wide = D % 4 == 0 && keys_strides[3] == 1 && keys_strides[0] % 4 == 0 &&
-                  keys_strides[1] % 4 == 0 && keys_strides[2] % 4 == 0;
+const bool wide = qf_wide(keys, D, keys_strides[0], keys_strides[1], keys_strides[2],
+                          keys_strides[3]);
 auto rows = keys + (bh / H) * keys_strides[0] + (bh % H) * keys_strides[1];
 auto direction = directions + (bh / H) * directions_strides[0] + (bh % H) * directions_strides[1];
 
