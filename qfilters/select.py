@@ -59,10 +59,11 @@ def survivors(ranks: mx.array, budget: int) -> mx.array:
     room = budget - above.sum(axis=-1, keepdims=True)
     equal = ranks == edge
     keep = above | (equal & (mx.cumsum(equal, axis=-1) <= room))
-    slot = mx.where(keep, mx.cumsum(keep, axis=-1) - 1, budget)
+    # Slot 0 takes whatever does not stay.
+    slot = mx.cumsum(keep, axis=-1) * keep
     index = mx.broadcast_to(mx.arange(size, dtype=mx.int32), ranks.shape)
     kept = mx.zeros((*ranks.shape[:-1], budget + 1), dtype=mx.int32)
-    return mx.put_along_axis(kept, slot, index, axis=-1)[..., :budget]
+    return mx.put_along_axis(kept, slot, index, axis=-1)[..., 1:]
 
 
 def victim(ranks: mx.array, positions: mx.array) -> mx.array:
