@@ -7,6 +7,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache
+from mlx_lm.utils import get_total_parameters
 
 from .errors import ModelError, QFiltersError, QFiltersWarning, UsageError
 from .estimator import QueryMoments, chunk_moments, drift
@@ -92,6 +93,7 @@ def calibrate(
     metadata = {
         "schema_version": SCHEMA_VERSION,
         "model": model_id,
+        "model_parameters": get_total_parameters(model),
         "fingerprint": fingerprint(model),
         "corpus": corpus or {"name": "rows", "sha256": _hash(rows)},
         "tokens": sum(map(len, rows)),

@@ -41,7 +41,7 @@ def filter_summary(filters: Filters) -> str:
     layers, heads, size = filters.q_filters.shape
     lines = [
         f"filters of {meta.get('model')}: {layers} layers x {heads} KV heads x {size} = "
-        f"{filters.q_filters.size} parameters, score = k . filter, higher = keep"
+        f"{filters.q_filters.size} parameters{_share(filters)}, score = k . filter, higher = keep"
     ]
     if filters.query_mean is None:
         return lines[0] + "\npublished filters: nothing is known of the queries they come from"
@@ -65,6 +65,11 @@ def filter_summary(filters: Filters) -> str:
     if meta.get("degenerate_heads"):
         lines.append(f"no drift found in (layer, KV head): {meta['degenerate_heads']}")
     return "\n".join(lines)
+
+
+def _share(filters):
+    total = filters.metadata.get("model_parameters")
+    return f" (1/{total // filters.q_filters.size} of the model's)" if total else ""
 
 
 def filter_cells(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
@@ -119,15 +124,6 @@ def _ranges(numbers: list[int]) -> str:
             parts.append(str(start) if start == here else f"{start}-{here}")
             start = following
     return ", ".join(parts)
-
-
-def parameter_share(filters: Filters, model) -> str:
-    """How small the filters are beside the model."""
-    from mlx_lm.utils import get_total_parameters
-
-    total = get_total_parameters(model)
-    count = filters.q_filters.size
-    return f"{count} filter parameters, 1/{total // count} of the model's {total}"
 
 
 def method_rows() -> list[dict]:

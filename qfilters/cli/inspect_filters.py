@@ -49,7 +49,7 @@ def inspect_filters(
 
 
 def _inspect_model(settings, loaded, facts) -> str:
-    from ..inspection import parameter_share, plan_rows, plan_summary
+    from ..inspection import plan_rows, plan_summary
     from ..session import Session
 
     session = Session(settings)
@@ -58,8 +58,6 @@ def _inspect_model(settings, loaded, facts) -> str:
     facts["plan"] = plan_rows(session.model)
     if not settings.as_json:
         out(plan_summary(facts["plan"]))
-        if loaded:
-            out(parameter_share(loaded, session.model))
     return session.model_id
 
 
