@@ -15,6 +15,8 @@ _EXPORTS = {
     "layer_plan": "plan",
     "METHODS": "methods",
     "evaluate_ppl": "ppl",
+    "prefill": "fork",
+    "Arm": "fork",
 }
 
 __all__ = list(_EXPORTS)

@@ -10,9 +10,9 @@ from recorded import KV_HEADS, OPTIONS, Recorder, llama, run, small, tokens
 
 from qfilters.cache import RANKS
 from qfilters.errors import UsageError
+from qfilters.fork import prefill
 from qfilters.methods import METHODS, Layer, make_method
 from qfilters.methods.observing import Attention
-from qfilters.prefill import prefill
 from qfilters.prompt_cache import make_prompt_cache
 
 WATCHING = [name for name, cls in METHODS.items() if cls.needs_queries]

@@ -8,8 +8,8 @@ import pytest
 from obvious_methods import History, assert_same_rows
 from recorded import KV_HEADS, METHODS, Recorder, dense_histories, future, llama, run, small, tokens
 
+from qfilters.fork import Arm, prefill
 from qfilters.future import future_attention
-from qfilters.prefill import Arm, prefill
 from qfilters.prompt_cache import make_prompt_cache
 
 BUDGET, SINKS, RECENT = 16, 2, 4

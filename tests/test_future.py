@@ -10,10 +10,10 @@ from recorded import dense_histories, future, llama, small, tokens
 
 from qfilters import calibrate
 from qfilters.errors import ModelError, UsageError
+from qfilters.fork import Arm, prefill
 from qfilters.future import future_attention
 from qfilters.methods import METHODS
 from qfilters.ppl import evaluate_ppl
-from qfilters.prefill import Arm, prefill
 from qfilters.prompt_cache import make_prompt_cache
 
 

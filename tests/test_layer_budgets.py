@@ -12,8 +12,8 @@ from mlx_lm.models.base import create_attention_mask
 from recorded import llama, run, small, tokens
 
 from qfilters.errors import ModelError
+from qfilters.fork import Arm, prefill
 from qfilters.methods import make_method
-from qfilters.prefill import Arm, prefill
 from qfilters.prompt_cache import make_prompt_cache
 
 

@@ -15,9 +15,9 @@ from recorded import llama, run, small, tokens
 from qfilters import probabilities
 from qfilters.cache import RANKS, EvictingKVCache
 from qfilters.errors import QFiltersError
+from qfilters.fork import Arm, prefill
 from qfilters.methods import METHODS, Layer, make_method
 from qfilters.observing_cache import ObservingKVCache
-from qfilters.prefill import Arm, prefill
 from qfilters.prompt_cache import make_prompt_cache
 from qfilters.tap import ATTENTION
 

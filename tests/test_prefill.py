@@ -13,8 +13,8 @@ from streams import plain_caches
 
 from qfilters import calibrate
 from qfilters.errors import FilterError, ModelError, QFiltersError, UsageError
+from qfilters.fork import Arm, ForkedKVCache, prefill
 from qfilters.methods import METHODS, make_method
-from qfilters.prefill import Arm, ForkedKVCache, prefill
 from qfilters.prompt_cache import make_prompt_cache
 from qfilters.tap import ATTENTION
 
