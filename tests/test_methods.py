@@ -191,6 +191,15 @@ def test_what_is_learned_survives_keys_that_are_not_finite(method, bad):
         assert 7 not in np.array(cache.positions)[0, 0] and cache.nan_rows == 1
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_keysvd_counts_values_that_are_not_finite_as_zero(bad):
+    keys = mx.random.normal((1, H, 50, SIZE))
+    keys[0, 0, 7, 1] = bad
+    zeroed = np.nan_to_num(np.array(keys), posinf=0, neginf=0)
+    found = np.array(make_method("qfilters_keysvd").learn(keys, None))
+    np.testing.assert_allclose(found, key_direction(zeroed), atol=1e-4)
+
+
 def test_keysvd_of_equal_keys_is_a_unit_vector():
     for value in (0.0, 1.0):
         found = make_method("qfilters_keysvd").learn(mx.full((1, H, 5, SIZE), value), None)

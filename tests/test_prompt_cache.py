@@ -141,6 +141,14 @@ def test_recent_is_a_quarter_of_the_budget_unless_said(model):
     assert (cache.budget, cache.sinks, cache.recent) == (64, 2, 9)
 
 
+def test_an_observation_window_is_protected_and_needs_room(model):
+    for recent, in_force in ((2, 6), (9, 9)):
+        caches = make_prompt_cache(model, "snapkv(window=6)", 24, sinks=2, recent=recent)
+        assert {c.recent for c in caches} == {in_force}
+    with pytest.raises(UsageError, match=r"^budget 8 leaves no room .*snapkv keeps its last 6"):
+        make_prompt_cache(model, "snapkv(window=6)", 8, sinks=2, recent=0)
+
+
 def test_sliding_window_has_no_sinks_whatever_was_said(model):
     caches = make_prompt_cache(model, "sliding_window", 16, sinks=15, recent=4)
     run(model, caches, 40)

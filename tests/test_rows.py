@@ -53,6 +53,13 @@ def test_put_writes_one_row_per_head_and_keeps_the_others():
         np.testing.assert_array_equal(np.array(x), old)
 
 
+def test_put_keeps_the_dtypes_of_the_store():
+    store = RowStore()
+    store.append([block(4, 4, dtype=mx.float16), block(4, dtype=mx.bfloat16)], most=4)
+    after = store.put(mx.zeros((B, H, 1), dtype=mx.int32), [block(1, 4), block(1)])
+    assert [x.dtype for x in after] == [mx.float16, mx.bfloat16]
+
+
 def test_keep_copies_the_rows_asked_for_in_that_order():
     store, rows = filled(6)
     index = mx.array(np.random.default_rng(0).integers(0, 6, (B, H, 4)), dtype=mx.int32)
