@@ -24,8 +24,8 @@ demo: $(VENV)/.ready
 	@cd demo && $(QFILTERS) inspect artifacts/filters/smollm2-135m.npz --model smollm2-135m
 	@echo; echo "== 4/5 perplexity: five methods, two budgets, 2 x 1024 tokens =="
 	@cd demo && $(QFILTERS) ppl --num-samples 2 --overwrite
-	@echo; echo "== 5/5 generate: a long prompt under a budget of 256 rows =="
-	@cd demo && $(QFILTERS) generate --prompt-file $(CURDIR)/README.md --budget 256 --max-tokens 60
+	@echo; echo "== 5/5 generate: 120 tokens under a budget of 64 rows =="
+	@cd demo && $(QFILTERS) generate --prompt "Tell me a story about a lighthouse keeper and her dog." --budget 64 --max-tokens 120
 	@echo; echo "Everything the demo wrote is in demo/artifacts."
 
 test: $(VENV)/.ready
