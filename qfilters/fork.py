@@ -133,8 +133,7 @@ class Arm:
         """
         if self.budget is None or not self.method.evicts:
             return [(None, 0, 0)] * count
-        most = self.method.max_sinks
-        sinks = self.sinks if most is None else min(self.sinks, most)
+        sinks = self.method.sinks_of(self.sinks)
         check_room(self.method, self.budget, sinks, self.recent)
         budgets = [self.budget] * count
         if hasattr(self.method, "layer_budgets"):

@@ -51,7 +51,7 @@ def make_prompt_cache(
     method = as_method(method)
     if method.evicts:
         _check_counts(budget=budget, sinks=sinks, recent=recent)
-        sinks = sinks if method.max_sinks is None else min(sinks, method.max_sinks)
+        sinks = method.sinks_of(sinks)
         check_room(method, budget, sinks, recent)
         _note_no_recent(method, recent_rows(method, budget, sinks, recent))
     if isinstance(filters, str | Path) and method.needs_filters:
@@ -174,7 +174,7 @@ def check_room(method: Method, budget: int, sinks: int, recent: int | None) -> N
 
 
 def _note_no_recent(method: Method, recent: int) -> None:
-    if max(recent, method.window) == 0 and method.family != "structural":
+    if recent == 0 and method.family != "structural":
         text = (
             "recent 0 is the paper's setting: the newest rows can be evicted, which costs "
             "open-ended text much of its quality (the default is a quarter of the budget)"

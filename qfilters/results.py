@@ -13,15 +13,14 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from . import files
 from .errors import QFiltersError, UsageError
+from .files import atomic_write, writing
 from .records import PplRow, TaskResult, document, lm_eval_document
 
 __all__ = [
@@ -70,7 +69,7 @@ class RunFolder:
     def append_jsonl(self, name: str, row: Any) -> None:
         """Add one line to `name` and put it on the disk before returning."""
         line = dump_json(row, indent=None)
-        with _writing(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
+        with writing(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -105,7 +104,7 @@ def open_run(
         raise UsageError("--resume and --overwrite exclude each other: give one")
     run = run_id({**config, **(inputs or {})})
     folder = RunFolder(Path(root) / sanitize(model) / f"{command}-{run}", run)
-    with _writing(folder.path):
+    with writing(folder.path):
         if overwrite and folder.path.exists():
             shutil.rmtree(folder.path)
         folder.path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,13 +146,6 @@ def result_name(method: str, budget: int | None) -> str:
     if safe != label:
         safe += "-" + hashlib.sha256(method.encode()).hexdigest()[:8]
     return f"results_{safe}_{'full' if budget is None else budget}.json"
-
-
-def atomic_write(path: str | Path, content: bytes | str) -> Path:
-    """Write the whole file or nothing; QFiltersError when the place cannot be written."""
-    path = Path(path)
-    with _writing(path):
-        return files.atomic_write(path, content)
 
 
 def dump_json(obj: Any, indent: int | None = 2) -> str:
@@ -203,11 +195,3 @@ def _drop_torn_lines(files: Iterable[Path]) -> None:
         data = path.read_bytes()
         if not data.endswith(b"\n"):
             atomic_write(path, data[: data.rfind(b"\n") + 1])
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise QFiltersError(f"cannot write {path}: {error.strerror or error}") from error

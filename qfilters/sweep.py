@@ -6,13 +6,12 @@ Arms run one by one; an arm that is on disk is not run again. Knows no command l
 import warnings
 from dataclasses import dataclass
 
-from .arms import default_recent
 from .errors import QFiltersWarning
 from .methods import Method
 from .plan import fingerprint
 from .platform import provenance
 from .ppl import PplResult, evaluate_ppl
-from .prompt_cache import kernels_for
+from .prompt_cache import kernels_for, recent_rows
 from .results import RunFolder, TaskResult, lm_eval_document, open_run, result_name
 from .session import RESULTS, Session, filters_sha256
 from .stats import bootstrap_perplexity
@@ -115,13 +114,15 @@ def _run_arm(session, rows, method, budget):
 def _row(result: PplResult, method: Method, budget: int | None, s) -> dict:
     low, high = bootstrap_perplexity(result.nll, result.n_tokens, s.bootstrap_iters, s.seed)
     account = result.accounts[-1]
-    recent = s.recent if budget is None or s.recent is not None else default_recent(budget)
-    sinks = s.sinks if method.max_sinks is None else min(s.sinks, method.max_sinks)
+    sinks = recent = None
+    if budget is not None:
+        sinks = method.sinks_of(s.sinks)
+        recent = recent_rows(method, budget, sinks, s.recent)
     return {
         "method": str(method),
         "budget": budget,
-        "sinks": None if budget is None else sinks,
-        "recent": None if budget is None else recent,
+        "sinks": sinks,
+        "recent": recent,
         "perplexity": result.perplexity,
         "low": low,
         "high": high,

@@ -102,6 +102,10 @@ class Method:
         """
         raise NotImplementedError
 
+    def sinks_of(self, asked: int) -> int:
+        """Sinks in force: those asked for, at most `max_sinks`."""
+        return asked if self.max_sinks is None else min(asked, self.max_sinks)
+
     def __str__(self) -> str:
         """The name, with the options that are not at their defaults."""
         changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
