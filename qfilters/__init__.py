@@ -15,6 +15,7 @@ _EXPORTS = {
     "layer_plan": "plan",
     "METHODS": "methods",
     "evaluate_ppl": "ppl",
+    "evaluate_ruler": "ruler.run",
     "prefill": "fork",
     "Arm": "fork",
 }

@@ -22,6 +22,7 @@ from .settings import (
     GenerateConfig,
     InspectConfig,
     PplConfig,
+    RulerConfig,
     Settings,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "InspectConfig",
     "MethodSpec",
     "PplConfig",
+    "RulerConfig",
     "Settings",
     "check_budget",
     "default_recent",

@@ -1,20 +1,19 @@
 """One dense prefill, many evictions: mode `after_prefill`.
 
 The context runs once through plain caches; every method then picks its rows from what that run
-left behind. Forked caches hold one arm per batch row, keep counting from the context's length and
-do not evict again. Nothing here knows tasks or text.
+left behind. Nothing here knows tasks or text.
 """
 
-import copy
+from collections import defaultdict
 from dataclasses import dataclass
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_map
-from mlx_lm.models.base import create_causal_mask
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache
 
 from .errors import UsageError
 from .filters import Filters
+from .forked_cache import ForkedKVCache, batch_rows
 from .future import future_attention
 from .kernels import take_rows
 from .methods import Layer, Method
@@ -22,9 +21,11 @@ from .methods.observing import Attention
 from .plan import make_model_cache
 from .platform import default_prefill_step_size
 from .prompt_cache import check_room, make_layers, recent_rows
-from .rows import RowStore
 from .select import protect, rank, survivors
 from .tap import tapped
+
+PADDING_BYTES = 256 * 1024**2
+"""What a batch of arms may spend on rows that nothing attends to."""
 
 
 class _Dense(KVCache):
@@ -68,58 +69,15 @@ def _padded(statistic, shape, method):
     return fresh if statistic is None else mx.concatenate([statistic, fresh], axis=2)
 
 
-class ForkedKVCache:
-    """Rows of several arms, one per batch row, that grow and are not evicted again.
-
-    `offset` starts at the length of the context and counts tokens; the rows held are fewer.
-    """
-
-    def __init__(self, rows: list[mx.array], offset: int):
-        self._store = RowStore(rows, rows[0].shape[2])
-        self.offset = offset
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append rows `[B, H_kv, T, .]` and return all."""
-        self.offset += keys.shape[2]
-        return tuple(self._store.append([keys, values]))
-
-    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None):
-        """The mask over rows held and N new tokens; a window has no meaning over kept rows."""
-        if N == 1:
-            return None
-        return create_causal_mask(N, self._store.count) if return_array else "causal"
-
-    @property
-    def state(self):
-        """The arrays held, the rows and the tokens seen."""
-        return self._store.buffers, self._store.count, self.offset
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays held."""
-        return self._store.nbytes
-
-    def is_trimmable(self) -> bool:
-        """False: rows of the context cannot be rewound."""
-        return False
-
-    def empty(self) -> bool:
-        """False: the context is there."""
-        return False
-
-    def size(self) -> int:
-        """Rows held per KV head."""
-        return self._store.count
-
-
 @dataclass(frozen=True)
 class Arm:
-    """One method at one budget. `budget` None keeps everything."""
+    """One method at one budget. `budget` None keeps everything, as do the first `skip` layers."""
 
     method: Method
     budget: int | None
     sinks: int = 4
     recent: int | None = None
+    skip: int = 0
 
     def layers(self, count: int, length: int) -> list[tuple[int | None, int, int]]:
         """Rows, sinks and recent rows of every layer that evicts; None keeps all rows.
@@ -138,21 +96,25 @@ class Arm:
         budgets = [self.budget] * count
         if hasattr(self.method, "layer_budgets"):
             budgets = self.method.layer_budgets(self.budget, count, sinks, length)
-        return [(n, sinks, recent_rows(self.method, n, sinks, self.recent)) for n in budgets]
+        sizes = [(n, sinks, recent_rows(self.method, n, sinks, self.recent)) for n in budgets]
+        return [(None, 0, 0)] * min(self.skip, count) + sizes[self.skip :]
 
 
 class Prefill:
     """What a dense run over a context left behind. Made by `prefill`.
 
     Attributes:
-        logits: `[1, 1, V]` after the last token of the context.
         length: tokens of the context.
     """
 
-    def __init__(self, methods: list[Method], caches: list, layers: list, logits: mx.array):
+    def __init__(self, methods: list[Method], caches: list, layers: list):
         self.methods, self.caches, self.layers = methods, caches, layers
-        self.logits = logits
         self.length = caches[layers[0].index].offset
+
+    def sizes(self, arm: Arm) -> tuple[int, ...]:
+        """Rows per KV head that an arm keeps in every layer that evicts."""
+        sizes = arm.layers(len(self.layers), self.length)
+        return tuple(self.length if n is None else min(n, self.length) for n, *_ in sizes)
 
     def kept(self, arm: Arm) -> list[mx.array]:
         """Positions that an arm keeps in every layer that evicts: int32 `[1, H_kv, rows]` each.
@@ -176,39 +138,56 @@ class Prefill:
             kept.append(survivors(ranks, rows))
         return kept
 
+    def batches(self, arms: list[Arm], padding_bytes: int = PADDING_BYTES) -> list[list[Arm]]:
+        """The arms in as few batches for `fork` as a limit on padding allows.
+
+        A forward pass costs little more for many arms than for one, as long as the weights take
+        longer to read than the arms to compute.
+        """
+        outlines = defaultdict(list)
+        for arm in sorted(arms, key=self.sizes, reverse=True):
+            outlines[_outline(self.sizes(arm))].append(arm)
+        done = []
+        for alike in outlines.values():
+            batch, spent = [], 0
+            for arm in alike:
+                if batch:
+                    spent += self._row_bytes * (self.sizes(batch[0])[0] - self.sizes(arm)[0])
+                if not batch or spent > padding_bytes:
+                    batch, spent = [], 0
+                    done.append(batch)
+                batch.append(arm)
+        return done
+
+    @property
+    def _row_bytes(self):
+        """Bytes of one row in all layers that evict."""
+        held = [self.caches[layer.index] for layer in self.layers]
+        return sum(x.nbytes // x.shape[2] for c in held for x in (c.keys, c.values))
+
     def fork(self, arms: list[Arm]) -> list:
         """Caches whose batch row b continues the context with the rows of arm b.
 
-        The arms must keep equally many rows in each layer. Layers that cannot evict are repeated.
+        Arms with fewer rows are padded to the most; they must lack equally many in every layer,
+        because layers share one mask. Layers that cannot evict are repeated.
 
         Raises:
-            UsageError: arms with different numbers of rows, or as `kept`.
+            UsageError: arms that would need another mask in every layer, or as `kept`.
         """
+        if len({_outline(self.sizes(arm)) for arm in arms}) > 1:
+            raise UsageError("arms of one batch must differ by equally many rows in every layer")
         kept = [self.kept(arm) for arm in arms]
-        caches = [_repeated(cache, len(arms)) for cache in self.caches]
+        caches = batch_rows(self.caches, [0] * len(arms))
         for i, layer in enumerate(self.layers):
-            index = [k[i] for k in kept]
-            if len({x.shape[2] for x in index}) > 1:
-                rows = sorted({x.shape[2] for x in index})
-                raise UsageError(f"arms of one batch must keep equally many rows, not {rows}")
             source = self.caches[layer.index]
-            rows = [
-                mx.concatenate([take_rows(x, one) for one in index])
-                for x in (source.keys, source.values)
-            ]
+            rows = [[take_rows(x, k[i]) for x in (source.keys, source.values)] for k in kept]
             caches[layer.index] = ForkedKVCache(rows, self.length)
         return caches
 
 
-def _repeated(cache, times):
-    """A layer's own cache with its batch repeated."""
-
-    def repeat(x):
-        return mx.repeat(x, times, axis=0) if isinstance(x, mx.array) and x.ndim else x
-
-    made = copy.copy(cache)
-    made.state = tree_map(repeat, cache.state)
-    return made
+def _outline(sizes):
+    """How the layers of an arm differ from its first."""
+    return tuple(n - sizes[0] for n in sizes)
 
 
 def prefill(
@@ -251,6 +230,7 @@ def prefill(
     step, row = step_size or default_prefill_step_size(), mx.array(tokens)[None]
     with tapped(model):
         for start in range(0, len(tokens), step):
-            logits = model(row[:, start : start + step], cache=caches)[:, -1:]
-            mx.eval(logits, [c.state for c in caches], [c.statistics for c in ours])
-    return Prefill(methods, caches, layers, logits)
+            model(row[:, start : start + step], cache=caches)
+            # Without the logits, which nobody asks for: a fifth of a small model's work.
+            mx.eval([c.state for c in caches], [c.statistics for c in ours])
+    return Prefill(methods, caches, layers)

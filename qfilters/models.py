@@ -94,6 +94,23 @@ def load(
     return model, tokenizer
 
 
+def load_tokenizer(name: str = EMBEDDED, trust_remote_code: bool = False):
+    """The tokenizer of a model (mlx_lm's TokenizerWrapper) without its weights.
+
+    Raises:
+        ModelError: it cannot be found, fetched, or understood.
+    """
+    from mlx_lm.utils import load_tokenizer as load_wrapped
+
+    folder = resolve(name)
+    try:
+        return load_wrapped(folder, {"trust_remote_code": trust_remote_code})
+    except Exception as error:  # hub, disk and file format errors share no base class
+        raise ModelError(
+            f"model {name!r}: its tokenizer cannot be loaded ({_one_line(error)})"
+        ) from error
+
+
 def _folder(name: str) -> Path:
     """Local folder of a model; a hub id is downloaded (or found in the hub's own cache)."""
     path = Path(name).expanduser()

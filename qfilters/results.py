@@ -27,6 +27,7 @@ __all__ = [
     "PplRow",
     "RunFolder",
     "TaskResult",
+    "arm_name",
     "atomic_write",
     "base_name",
     "document",
@@ -39,9 +40,11 @@ __all__ = [
 ]
 
 # Settings that say where to put a result or how to show it: they do not change the numbers.
-NOT_IN_ID = frozenset({"config", "output", "save", "resume", "overwrite", "json"})
+NOT_IN_ID = frozenset(
+    {"config", "output", "save", "resume", "overwrite", "json", "figures", "plots", "dump_prompts"}
+)
 # Settings that may hold a path: only the last part counts, so that the id is the same everywhere.
-PATHS = frozenset({"model", "adapter_path", "filters", "data_path"})
+PATHS = frozenset({"model", "adapter_path", "filters", "compare", "data_path", "haystack"})
 _FILES = frozenset({".jsonl", ".npz", ".parquet", ".safetensors", ".txt"})
 
 
@@ -66,11 +69,11 @@ class RunFolder:
         path = self.path / name
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
-    def append_jsonl(self, name: str, row: Any) -> None:
-        """Add one line to `name` and put it on the disk before returning."""
-        line = dump_json(row, indent=None)
+    def append_jsonl(self, name: str, *rows: Any) -> None:
+        """Add one line per row to `name` and put them on the disk before returning."""
+        lines = "".join(dump_json(row, indent=None) for row in rows)
         with writing(self.path / name), (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(line)
+            file.write(lines)
             file.flush()
             os.fsync(file.fileno())
 
@@ -135,17 +138,22 @@ def sanitize(model: str) -> str:
     return re.sub(r"[^\w.+-]", "_", base_name(model).replace("/", "__"))
 
 
-def result_name(method: str, budget: int | None) -> str:
-    """`results_<method>_<budget>.json`, safe in any file system, one name per arm.
+def result_name(method: str, budget: int | str | None) -> str:
+    """`results_<method>_<budget>.json`, as `arm_name`."""
+    return f"results_{arm_name(method, budget)}.json"
 
-    `qfilters_keysvd(sign=-1)` at 128 gives `results_qfilters_keysvd-sign=-1_128.json`; an arm
-    without a budget is `full`.
+
+def arm_name(method: str, budget: int | str | None) -> str:
+    """`<method>_<budget>`, safe in any file system, one name per arm.
+
+    `qfilters_keysvd(sign=-1)` at 128 gives `qfilters_keysvd-sign=-1_128`; an arm without a budget
+    is `full`.
     """
     label = re.sub(r"[(,] ?", "-", method.removesuffix(")"))
     safe = re.sub(r"[^\w.=+-]", "_", label)
     if safe != label:
         safe += "-" + hashlib.sha256(method.encode()).hexdigest()[:8]
-    return f"results_{safe}_{'full' if budget is None else budget}.json"
+    return f"{safe}_{'full' if budget is None else budget}"
 
 
 def dump_json(obj: Any, indent: int | None = 2) -> str:

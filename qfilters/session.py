@@ -65,6 +65,13 @@ class Session:
         """Its tokenizer."""
         return self._loaded[1]
 
+    @cached_property
+    def bare_tokenizer(self):
+        """The tokenizer alone, for work that needs no weights."""
+        from .models import load_tokenizer
+
+        return load_tokenizer(self.settings.model, self.settings.trust_remote_code)
+
     @property
     def model_id(self) -> str:
         """The model's name in artifacts: alias or hub id, of a path the folder's name."""

@@ -1,4 +1,4 @@
-"""Settings of the four commands as frozen models: names, defaults, and what values make sense.
+"""Settings of the commands as frozen models: names, defaults, and what values make sense.
 
 Where a value comes from (flag or file) is the business of config.py; what needs a model or a text
 to be checked is left to those who load it. Defaults are explained in configs/*.yaml.
@@ -6,94 +6,35 @@ to be checked is left to those who load it. Defaults are explained in configs/*.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    PrivateAttr,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator
 
-from .arms import MethodSpec, check_budget, parse_method, parse_methods, split_ints
+from .arms import MethodSpec, check_budget
 from .errors import UsageError
-
-
-def _not_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise UsageError(f"{value} is not a number (YAML reads a bare yes or no as true or false)")
-    return value
-
-
-def _all_or_some(value: int) -> int:
-    if value < 1 and value != -1:
-        raise UsageError(f"{value} is neither at least 1 nor -1 (all)")
-    return value
-
-
-def _at_least_one(value: float | None) -> float | None:
-    if value is None or value >= 1:
-        return value
-    text = f"{value:g} is below 1. Here the ratio is full/kept (2 keeps half)"
-    if value < 0:
-        raise UsageError(f"{text}.")
-    removed = f"{1 / (1 - value):g}"
-    raise UsageError(
-        f"{text}; kvpress's {value:g} (fraction removed) is --compression-ratio {removed}."
-    )
-
-
-def _switch(value: Any) -> Any:
-    # YAML reads a bare on or off as true or false.
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
-def _json_object(value: Any) -> Any:
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise UsageError(f"{value!r} is not JSON: {error}") from error
-
-
-def _not_blank(value: str) -> str:
-    if not value.strip():
-        raise UsageError("the prompt is empty: give some text")
-    return value
-
-
-def _listed(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-Rows = Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
-Positive = Annotated[int, BeforeValidator(_not_bool), Field(ge=1)]
-Length = Annotated[int, BeforeValidator(_not_bool), Field(ge=2)]
-Samples = Annotated[int, BeforeValidator(_not_bool), AfterValidator(_all_or_some)]
-Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
-Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
-Share = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=1)]
-Number = Annotated[float, BeforeValidator(_not_bool)]
-Budgets = Annotated[
-    tuple[int, ...] | None,
-    BeforeValidator(lambda value: None if value is None else split_ints(value)),
-]
-Methods = Annotated[
-    tuple[MethodSpec, ...],
-    PlainValidator(parse_methods),
-    PlainSerializer(lambda specs: [spec.label for spec in specs]),
-]
-Method = Annotated[
-    MethodSpec, PlainValidator(parse_method), PlainSerializer(lambda spec: spec.label)
-]
+from .fields import (
+    Budgets,
+    Depths,
+    JsonObject,
+    Length,
+    Lengths,
+    Method,
+    Methods,
+    Names,
+    Number,
+    OneRatio,
+    Positive,
+    Ratios,
+    Rows,
+    Samples,
+    Seed,
+    Share,
+    Switch,
+    Text,
+    Words,
+)
 
 
 class Settings(BaseModel):
@@ -144,14 +85,30 @@ class InspectConfig(Settings):
 
     model: str | None = None
     filters: str | None = None
+    auto_calibrate: bool = True
+    compare: str | None = None
+    data_path: str | None = None
+    text_field: str = "text"
+    num_samples: Samples = 4
+    sequence_length: Length = 1024
+    seed: Seed = 123
+    method: Methods = "qfilters,qfilters_keysvd,knorm,expected_attention,qfilters_mean,random"
+    budget: Budgets = (64, 128, 256)
+    sinks: Rows = 4
+    recent: Rows | None = None
+    plots: str | None = None
     save: bool = True
 
-    @field_validator("filters")
+    @field_validator("filters", "compare", "data_path", "plots")
     @classmethod
-    def _something(cls, filters: str | None, info: ValidationInfo) -> str | None:
-        if filters is None and info.data.get("model") is None:
+    def _something(cls, value: str | None, info: ValidationInfo) -> str | None:
+        name, given = info.field_name, {key for key, known in info.data.items() if known}
+        if name == "filters" and not value and "model" not in given:
             raise UsageError("give a filter file, --model, or both")
-        return filters
+        needs = {"compare": ["filters"], "data_path": ["model"], "plots": ["compare", "data_path"]}
+        if value and name in needs and given.isdisjoint(needs[name]):
+            raise UsageError(f"it needs {' or '.join(needs[name])} as well")
+        return value
 
 
 class Eviction(Settings):
@@ -164,7 +121,7 @@ class Eviction(Settings):
     sinks: Rows = 4
     recent: Rows | None = None
     kernel: Switch = "auto"
-    compression_ratio: Annotated[Number | None, AfterValidator(_at_least_one)] = None
+    compression_ratio: OneRatio = None
     save: bool = True
 
     @field_validator("budget", check_fields=False)
@@ -189,7 +146,7 @@ class Eviction(Settings):
         """The budgets in rows for a text of `n_tokens`: as given, or floor(n / ratio)."""
         if self.compression_ratio is None:
             return _as_tuple(self.budget)
-        return (_rows_left(n_tokens, vars(self)),)
+        return tuple(_rows_left(n_tokens, r, vars(self)) for r in _as_tuple(self.compression_ratio))
 
 
 class GenerateConfig(Eviction):
@@ -201,7 +158,7 @@ class GenerateConfig(Eviction):
     method: Method = "qfilters"
     budget: Positive | None = None
     prefill_step_size: Positive | None = None
-    prompt: Annotated[str, AfterValidator(_not_blank)]
+    prompt: Text
     max_tokens: Positive = 100
     temp: Annotated[Number, Field(ge=0)] = 0.0
     top_p: Share = 1.0
@@ -210,8 +167,8 @@ class GenerateConfig(Eviction):
     seed: Seed | None = None
     system_prompt: str | None = None
     ignore_chat_template: bool = False
-    chat_template_config: Annotated[dict[str, Any] | None, BeforeValidator(_json_object)] = None
-    extra_eos_token: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    chat_template_config: JsonObject | None = None
+    extra_eos_token: Words = ()
 
 
 class PplConfig(Eviction):
@@ -236,18 +193,85 @@ class PplConfig(Eviction):
     @classmethod
     def _long_enough(cls, length: int, info: ValidationInfo) -> int:
         if info.data.get("compression_ratio") and {"sinks", "recent", "method"} <= info.data.keys():
-            _rows_left(length, info.data)
+            _rows_left(length, info.data["compression_ratio"], info.data)
         return length
 
     @field_validator("resume")
     @classmethod
     def _not_both(cls, resume: bool, info: ValidationInfo) -> bool:
-        if resume and info.data.get("overwrite"):
-            raise UsageError("--resume and --overwrite exclude each other: give one")
-        return resume
+        return _one_of_two(resume, info)
 
 
-COMMANDS = {c.command: c for c in (CalibrateConfig, InspectConfig, GenerateConfig, PplConfig)}
+class RulerConfig(Eviction):
+    """`qfilters ruler`: tasks at lengths, every method at every budget or ratio."""
+
+    command = "ruler"
+    default_budget = None
+    default_ratios: ClassVar[tuple[float, ...]] = (1.11, 2.0)
+
+    task: Names = "vt"
+    length: Lengths = 1024
+    num_samples: Positive = 10
+    method: Methods = "none,qfilters,knorm,streaming_llm,random"
+    compression_ratio: Ratios = None
+    budget: Budgets = None
+    protocol: Literal["agnostic", "aware"] = "agnostic"
+    mode: Literal["after_prefill", "stream"] = "after_prefill"
+    skip_layers: Rows = 0
+    prefill_step_size: Positive | None = None
+    haystack: str | None = None
+    source: Literal["synthetic", "files", "hub", "hub-sources"] = "synthetic"
+    depth: Depths = None
+    vt_chains: Positive = 1
+    max_tokens: Positive | None = None
+    answer_prefix: bool = True
+    chat_template_config: JsonObject = {"enable_thinking": False}
+    seed: Seed = 42
+    bootstrap_iters: Positive = 10_000
+    figures: Literal["png", "svg", "none"] = "png"
+    dump_prompts: str | None = None
+    output: str | None = None
+    resume: bool = False
+
+    @field_validator("skip_layers")
+    @classmethod
+    def _only_after_prefill(cls, layers: int, info: ValidationInfo) -> int:
+        if layers and info.data.get("mode") == "stream":
+            raise UsageError(f"{layers} layers cannot be skipped in --mode stream")
+        return layers
+
+    @field_validator("source")
+    @classmethod
+    def _from_files(cls, source: str, info: ValidationInfo) -> str:
+        haystack = info.data.get("haystack")
+        if source == "files" and haystack is None:
+            raise UsageError("files needs --haystack FILE")
+        if haystack is not None and source.startswith("hub"):
+            raise UsageError(f"{source} has its own haystack: leave out --haystack {haystack}")
+        return source if haystack is None else "files"
+
+    @field_validator("resume")
+    @classmethod
+    def _not_both(cls, resume: bool, info: ValidationInfo) -> bool:
+        return _one_of_two(resume, info)
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The compression ratios asked for; none when budgets are."""
+        if self.compression_ratio is None and self.budget is None:
+            return self.default_ratios
+        return self.compression_ratio or ()
+
+
+COMMANDS = {
+    c.command: c for c in (CalibrateConfig, InspectConfig, GenerateConfig, PplConfig, RulerConfig)
+}
+
+
+def _one_of_two(resume: bool, info: ValidationInfo) -> bool:
+    if resume and info.data.get("overwrite"):
+        raise UsageError("--resume and --overwrite exclude each other: give one")
+    return resume
 
 
 def _as_tuple(value: Any) -> tuple:
@@ -260,8 +284,7 @@ def _window(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"sinks": values["sinks"], "recent": values["recent"]}
 
 
-def _rows_left(n_tokens: int, values: Mapping[str, Any]) -> int:
-    ratio = values["compression_ratio"]
+def _rows_left(n_tokens: int, ratio: float, values: Mapping[str, Any]) -> int:
     rows = math.floor(n_tokens / ratio)
     try:
         _check_room(_as_tuple(values["method"]), rows, **_window(values))

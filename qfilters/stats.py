@@ -47,6 +47,23 @@ def wilson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
+def mean_interval(
+    values: Sequence[float], iters: int = 10_000, seed: int = 0, level: float = 0.95
+) -> Interval:
+    """Interval of the mean of scores between 0 and 1, over samples.
+
+    Wilson when every score is 0 or 1, or when all are equal (with the nearest whole number of
+    hits: a bootstrap of equal values would have no width). Else a percentile bootstrap. Below two
+    samples: (None, None).
+    """
+    scores = np.asarray(values, dtype=np.float64)
+    if len(scores) < 2:
+        return None, None
+    if np.isin(scores, (0, 1)).all() or np.ptp(scores) == 0:
+        return wilson(round(float(scores.sum())), len(scores), level)
+    return _bootstrap((scores,), np.mean, iters, seed, level)
+
+
 def paired_difference(
     a: Sequence[float],
     b: Sequence[float],
@@ -67,6 +84,36 @@ def paired_difference(
     if len(difference) < 2:
         return mean, None, None
     return mean, *_bootstrap((difference,), np.mean, iters, seed, level)
+
+
+def gap_closed(
+    nll_sums: Sequence[float],
+    worse: Sequence[float],
+    full: Sequence[float],
+    n_tokens: Sequence[int],
+    iters: int = 10_000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> tuple[float | None, float | None, float | None]:
+    """Share of the perplexity between `worse` and `full` that an arm wins back; (share, low, high).
+
+    (worse - arm) / (worse - full) in perplexity, 1 at the full cache's; percentile bootstrap of
+    whole sequences, the same for all three. Nothing (three None) where `worse` is not above `full`.
+
+    nll_sums, worse, full: total NLL (nat) per sequence, shape `[N]`; n_tokens: predicted tokens.
+    """
+    samples = [np.asarray(x, dtype=np.float64) for x in (nll_sums, worse, full, n_tokens)]
+
+    def share(arm, worse, full, tokens, axis):
+        arm, worse, full = (np.exp(x.sum(axis) / tokens.sum(axis)) for x in (arm, worse, full))
+        return (worse - arm) / (worse - full)
+
+    if samples[1].sum() <= samples[2].sum():
+        return None, None, None
+    found = float(share(*samples, axis=-1))
+    if len(samples[0]) < 2:
+        return found, None, None
+    return found, *_bootstrap(samples, share, iters, seed, level)
 
 
 def _bootstrap(samples, statistic, iters: int, seed: int, level: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The four commands once, on a tiny model, in an empty folder: `python tests/smoke.py QFILTERS`."""
+"""The five commands once, on a tiny model, in an empty folder: `python tests/smoke.py QFILTERS`."""
 
 import json
 import subprocess
@@ -29,7 +29,9 @@ def main(program: str) -> None:
         rows = json.loads(run("ppl", "--filters", artifact, "--json"))["rows"]
         assert [r["method"] for r in rows[:2]] == ["none", "qfilters"], rows
         assert all(r["tokens_kept"] == r["budget"] for r in rows[1:]), rows
-    print(f"smoke: {len(rows)} arms, all under their budget")
+        cells = json.loads(run("ruler", "--filters", artifact, "--json"))["rows"]
+        assert all(c["n_kept"] == int(c["size"]) for c in cells if c["size"] != "full"), cells
+    print(f"smoke: {len(rows)} + {len(cells)} arms, all under their budget")
 
 
 if __name__ == "__main__":

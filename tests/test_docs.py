@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import tiny
 from typer.testing import CliRunner
 
 from qfilters.cli import app
@@ -34,12 +35,15 @@ def workplace(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    tiny.write_folder(folder / "models" / "smollm2-135m", merges=3000)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def as_a_reader(workplace, tiny_folder, tmp_path_factory, monkeypatch):
-    cache = workplace / "cache"
-    (cache / "models").mkdir(parents=True, exist_ok=True)
-    if not (cache / "models" / "smollm2-135m").exists():
-        (cache / "models" / "smollm2-135m").symlink_to(tiny_folder)
+def as_a_reader(workplace, cache, monkeypatch):
     monkeypatch.setenv("QFILTERS_CACHE", str(cache))
     monkeypatch.chdir(workplace)
 

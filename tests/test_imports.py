@@ -12,10 +12,12 @@ PACKAGE = Path(__file__).parents[1] / "qfilters"
 # Each module imports only from those to its left.
 ORDER: list[str] = []
 for line in (
-    "errors files platform arms settings config text gguf smollm2 models tap plan estimator",
-    "filters calibration select kernels doctor rotation probabilities rows methods cache",
-    "observing_cache future prompt_cache generate stats records results bench_kernels ppl fork",
-    "session sweep inspection generation_run report cli",
+    "errors files figures pictures platform arms fields settings config text gguf smollm2 models",
+    "tap plan estimator filters similarity calibration select kernels doctor rotation",
+    "probabilities rows",
+    "methods cache observing_cache future prompt_cache generate stats records results",
+    "bench_kernels ppl forked_cache fork attention foresight geometry session sweep ruler",
+    "inspection inspection_run inspection_tables inspection_plots generation_run study report cli",
 ):
     ORDER += line.split()
 

@@ -13,7 +13,8 @@ from streams import plain_caches
 
 from qfilters import calibrate
 from qfilters.errors import FilterError, ModelError, QFiltersError, UsageError
-from qfilters.fork import Arm, ForkedKVCache, prefill
+from qfilters.fork import Arm, prefill
+from qfilters.forked_cache import ForkedKVCache
 from qfilters.methods import METHODS, make_method
 from qfilters.prompt_cache import make_prompt_cache
 from qfilters.tap import ATTENTION
@@ -111,24 +112,45 @@ def test_uneven_layers_fork_too(model, done, monkeypatch):
     for b in range(2):
         found = answer(model, done.fork([arm, arm]), rows=2)[b : b + 1]
         np.testing.assert_allclose(found, brute, atol=1e-4)
-    with pytest.raises(UsageError, match="must keep equally many rows, not \\[16, "):
+    with pytest.raises(UsageError, match="equally many rows in every layer"):
         done.fork([arm, Arm(small("h2o"), 16, 2, 4)])
+
+
+def test_arms_of_different_sizes_share_a_batch(model, done, monkeypatch):
+    """Shorter arms are padded, and nothing attends to padding."""
+    arms = [Arm(m, rows, 2, 4) for m in (small("knorm"), small("tova")) for rows in (16, 30, N)]
+    found = answer(model, done.fork(arms), rows=len(arms))
+    for b, arm in enumerate(arms):
+        brute = masked(model, done.kept(arm), monkeypatch)
+        np.testing.assert_allclose(brute, found[b : b + 1], atol=1e-4, err_msg=str(arm))
+
+
+def test_batches_hold_all_arms_once_and_bound_their_padding(model, done):
+    arms = [Arm(m, rows, 2, 4) for m in EVEN if m.evicts for rows in (16, 40, 48)]
+    arms += [Arm(small("pyramidkv"), 16, 2, 4), Arm(small("pyramidkv"), 40, 2, 4)]
+    row = sum(c.keys.nbytes // c.keys.shape[2] * 2 for c in done.caches)
+    for limit, most in ((0, 5), (10 * row * len(EVEN), 4), (10**9, 3)):
+        batches = done.batches(arms, limit)
+        assert len(batches) <= most
+        assert sorted(str(arm) for batch in batches for arm in batch) == sorted(map(str, arms))
+        for batch in batches:
+            rows = [sum(done.sizes(arm)) for arm in batch]
+            assert sum(max(rows) - n for n in rows) * row <= limit * len(done.layers)
+    assert [len(b) for b in done.batches(arms, 10**9)].count(1) <= 2
 
 
 @pytest.mark.parametrize("arm", [Arm(make_method("none"), 16), Arm(small("h2o"), None)], ids=str)
 def test_a_fork_that_keeps_all_is_the_plain_model(model, done, arm):
-    logits, wanted = plain(model)
-    found = answer(model, done.fork([arm, arm]), rows=2)
+    found, wanted = answer(model, done.fork([arm, arm]), rows=2), plain(model)[1]
     for row in found:
         np.testing.assert_allclose(row[None], wanted, atol=1e-5)
-    np.testing.assert_allclose(np.array(done.logits), np.array(logits), atol=1e-5)
 
 
 @pytest.mark.parametrize("method", [m for m in ALL if m.evicts], ids=lambda m: m.name)
 def test_a_budget_of_the_whole_context_is_the_plain_model(model, done, method):
     for budget in (N, N + 1, 10 * N):
         caches = done.fork([Arm(method, budget, 2, 4)])
-        assert {c.state[1] for c in caches} == {N}
+        assert {c.size() for c in caches} == {N}
     np.testing.assert_allclose(answer(model, caches), plain(model)[1], atol=1e-5)
 
 
@@ -136,7 +158,7 @@ def test_forked_caches_count_from_the_context_and_grow(model, done):
     caches = done.fork([Arm(small("tova"), 16, 2, 4)] * 2)
     for cache in caches:
         assert isinstance(cache, ForkedKVCache)
-        assert cache.offset == N and cache.state[1] == 16
+        assert cache.offset == N and cache.size() == 16
         assert not cache.is_trimmable() and not cache.empty()
         assert cache.make_mask(1) is None and cache.make_mask(3) == "causal"
         assert cache.make_mask(3, return_array=True).shape == (3, 19)
@@ -144,7 +166,7 @@ def test_forked_caches_count_from_the_context_and_grow(model, done):
     first = answer(model, caches, rows=2)
     for cache in caches:
         rows = 16 + QUESTION
-        assert cache.offset == N + QUESTION and cache.state[1] == cache.size() == rows
+        assert cache.offset == N + QUESTION and cache.size() == rows
         assert cache.nbytes == sum(x.nbytes for x in cache.state[0]) >= 2 * 2 * 2 * 16 * 4 * rows
     np.testing.assert_array_equal(answer(model, copies, rows=2), first)
     np.testing.assert_array_equal(

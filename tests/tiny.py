@@ -125,20 +125,29 @@ class ByteTokenizer:
         return list(text.encode())
 
 
-def write_folder(folder: Path) -> None:
-    """A llama as an mlx-lm model folder, with a byte-level tokenizer and a chat template."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+def write_folder(folder: Path, merges: int = 0) -> None:
+    """A llama as an mlx-lm model folder, with a chat template and a byte-level tokenizer.
+
+    With merges a token is a few letters, learned from Python's own documentation.
+    """
+    from pydoc_data.topics import topics
+
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     folder.mkdir(parents=True, exist_ok=True)
-    model = make()
+    size = {"vocab_size": COMMON["vocab_size"] + merges}
+    model = make(**size)
     mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
-    config = {"model_type": "llama", **COMMON, "eos_token_id": 256}
+    config = {"model_type": "llama", **COMMON, **size, "eos_token_id": 256 + merges}
     (folder / "config.json").write_text(json.dumps(config))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {letter: i for i, letter in enumerate(alphabet)} | {"<end>": 256, "<bos>": 257}
+    vocab = {letter: i for i, letter in enumerate(alphabet)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    if merges:
+        options = {"vocab_size": 256 + merges, "initial_alphabet": alphabet, "show_progress": False}
+        tokenizer.train_from_iterator(topics.values(), trainers.BpeTrainer(**options))
     tokenizer.add_special_tokens(["<end>", "<bos>"])
     tokenizer.save(str(folder / "tokenizer.json"))
     template = (

@@ -31,11 +31,15 @@ def _register() -> None:
     from .methods import methods
     from .ppl import ppl
     from .report import report
+    from .ruler import ruler
+    from .study import study
 
     app.command()(calibrate)
     app.command("inspect")(inspect_filters)
     app.command()(generate)
     app.command()(ppl)
+    app.command()(ruler)
+    app.command()(study)
     app.command()(methods)
     app.command()(report)
     app.command()(doctor)

@@ -93,7 +93,7 @@ def progress():
             task = bars.add_task(label, total=total, extra="")
 
             def update(done, total, value=None):
-                extra = "" if value is None else f"{value:.3f}"
+                extra = f"{value:.3f}" if isinstance(value, float) else value or ""
                 bars.update(task, completed=done, total=total, extra=extra)
                 if bars.disable and done == total:
                     note(f"{label} {extra}".rstrip())

@@ -68,11 +68,11 @@ MethodList = _option(
     "--method",
     default="none,qfilters,knorm,streaming_llm,random",
 )
-_BUDGET_TEXT = "Rows kept per KV head and layer, sinks and recent included."
-Budget = _option(int, _BUDGET_TEXT, EVICTION, "--budget", "--max-kv-size", default=1024)
+BUDGET_TEXT = "Rows kept per KV head and layer, sinks and recent included."
+Budget = _option(int, BUDGET_TEXT, EVICTION, "--budget", "--max-kv-size", default=1024)
 BudgetList = _option(
     str,
-    f"{_BUDGET_TEXT} Comma list.",
+    f"{BUDGET_TEXT} Comma list.",
     EVICTION,
     "--budget",
     "--max-kv-size",

@@ -1,0 +1,91 @@
+"""qfilters ruler: the 13 tasks of RULER, every method at every budget on the same prompts."""
+
+from . import options as o
+from . import ruler_options as r
+from .console import command_words, note, out, print_defaults, progress, table
+
+
+def ruler(
+    model: o.Model = None,
+    adapter_path: o.AdapterPath = None,
+    trust_remote_code: o.TrustRemoteCode = None,
+    dtype: o.Dtype = None,
+    chat_template_config: o.ChatTemplateConfig = None,
+    task: r.Task = None,
+    length: r.LengthList = None,
+    num_samples: r.RulerSamples = None,
+    seed: r.RulerSeed = None,
+    source: r.Source = None,
+    haystack: r.Haystack = None,
+    depth: r.Depth = None,
+    vt_chains: r.VtChains = None,
+    max_tokens: r.AnswerTokens = None,
+    answer_prefix: r.AnswerPrefix = None,
+    method: o.MethodList = None,
+    budget: r.RulerBudgets = None,
+    compression_ratio: r.CompressionRatios = None,
+    protocol: r.Protocol = None,
+    mode: r.Mode = None,
+    sinks: o.Sinks = None,
+    recent: o.Recent = None,
+    skip_layers: r.SkipLayers = None,
+    kernel: o.Kernel = None,
+    filters: o.Filters = None,
+    auto_calibrate: o.AutoCalibrate = None,
+    prefill_step_size: o.PrefillStepSize = None,
+    bootstrap_iters: o.BootstrapIters = None,
+    dump_prompts: r.DumpPrompts = None,
+    figures: r.Figures = None,
+    output: o.OutputJson = None,
+    save: o.Save = None,
+    resume: o.Resume = None,
+    overwrite: o.Overwrite = None,
+    json: o.Json = None,
+    config: o.Config = None,
+) -> None:
+    """Ask long prompts with known answers: one prefill per prompt, every arm answers from it.
+
+    \b
+    qfilters ruler --task vt
+    qfilters ruler --task niah --length 1024,2048 --budget 256,512 --num-samples 25
+    qfilters ruler --config seed-table
+    """
+    flags = {k: v for k, v in locals().items() if k != "config"}
+    from ..config import RulerConfig, resolve
+
+    settings = resolve(RulerConfig, config, flags)
+    from ..files import atomic_write
+    from ..results import dump_json
+    from ..ruler.sweep import check, dump_prompts, finish, open_ruler, run_ruler
+    from ..ruler.table import mean_table, task_tables
+    from ..session import Session
+
+    tasks, contest = check(settings)
+    print_defaults(settings)
+    with progress() as watch:
+        session = Session(settings, watch)
+        if settings.dump_prompts:
+            atomic_write(
+                settings.dump_prompts, dump_prompts(settings, session.bare_tokenizer, tasks)
+            )
+            note(f"prompts are in {settings.dump_prompts}")
+            return
+        sweep = open_ruler(session, contest, command_words())
+        rows = run_ruler(session, sweep, tasks)
+    document = finish(session, sweep, rows)
+    if sweep.run:
+        note(f"kept in {sweep.run.path}")
+        if settings.figures != "none":
+            from ..ruler.plots import draw
+
+            for path in draw(document["rows"], rows, sweep.run.path, settings.figures):
+                note(f"drawn: {path}")
+    if settings.output:
+        atomic_write(settings.output, dump_json(document))
+    if settings.as_json:
+        out(dump_json(document))
+        return
+    for title, columns, cells in task_tables(document):
+        table(title, columns, cells)
+    if found := mean_table(document):
+        table(*found, text=3)

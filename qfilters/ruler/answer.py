@@ -1,0 +1,118 @@
+"""Greedy answers of many arms from one prefill, many to a batch. Knows tokens, no tasks."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from ..fork import Arm, Prefill
+from ..forked_cache import batch_rows
+from ..platform import default_prefill_step_size
+from ..prompt_cache import account, make_prompt_cache
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one arm said.
+
+    Attributes:
+        tokens: new ids, without the one that ended it.
+        finish: "stop" at an end token, "length" at the limit.
+        kept: rows per KV head when the answer began, the mean over layers.
+        seen: tokens they were chosen from: the context, in a stream all of the prompt but its end.
+    """
+
+    tokens: list[int]
+    finish: str
+    kept: float
+    seen: int
+
+
+def greedy(
+    model, caches: list, tokens: list[int], rows: int, max_tokens: int, eos: set[int]
+) -> list[tuple[list[int], str]]:
+    """Feed the same tokens to every batch row, then continue each until it ends by itself.
+
+    Args:
+        caches: with a batch of `rows`.
+        eos: ids that end an answer.
+
+    Returns:
+        New ids and how it ended, for every row.
+    """
+    said: list[list[int]] = [[] for _ in range(rows)]
+    finish = ["length"] * rows
+    # Row i of the batch is arm alive[i]; arms that ended leave the batch when they are half of it.
+    alive, ended = list(range(rows)), set()
+    fed = mx.array([tokens] * rows)
+    if len(tokens) > 1:
+        model(fed[:, :-1], cache=caches)
+        # Without the logits of all but the last token, which nobody asks for.
+        mx.eval([c.state for c in caches])
+    logits = model(fed[:, -1:], cache=caches)[:, -1]
+    for step in range(max_tokens):
+        following = mx.argmax(logits, axis=-1)
+        mx.eval(following, [c.state for c in caches])
+        for arm, token in zip(alive, following.tolist(), strict=True):
+            if arm in ended:
+                continue
+            if token in eos:
+                finish[arm] = "stop"
+                ended.add(arm)
+            else:
+                said[arm].append(token)
+        if len(ended) == rows or step == max_tokens - 1:
+            break
+        going = [i for i, arm in enumerate(alive) if arm not in ended]
+        if 2 * len(going) <= len(alive):
+            alive = [alive[i] for i in going]
+            following = following[mx.array(going)]
+            caches = batch_rows(caches, going)
+        logits = model(following[:, None], cache=caches)[:, -1]
+    return list(zip(said, finish, strict=True))
+
+
+def answer_arms(
+    model, done: Prefill, arms: list[Arm], rest: list[int], max_tokens: int, eos: set[int]
+) -> list[Answer]:
+    """Answers of all arms from one prefill, in the order of the arms.
+
+    As many arms as `Prefill.batches` allows share their forward passes.
+
+    Args:
+        rest: ids after the context: question, template, answer prefix.
+    """
+    answers = {}
+    for together in done.batches(arms):
+        given = greedy(model, done.fork(together), rest, len(together), max_tokens, eos)
+        for arm, (tokens, finish) in zip(together, given, strict=True):
+            sizes = done.sizes(arm)
+            answers[arm] = Answer(tokens, finish, sum(sizes) / len(sizes), done.length)
+    return [answers[arm] for arm in arms]
+
+
+def answer_stream(
+    model,
+    context: list[int],
+    rest: list[int],
+    max_tokens: int,
+    eos: set[int],
+    *,
+    step_size: int | None = None,
+    **cache_options,
+) -> Answer:
+    """One arm as it is deployed: the budget holds after every forward pass, question included.
+
+    Args:
+        step_size: prompt tokens per forward pass; None means the platform's default.
+        cache_options: as `make_prompt_cache` takes them.
+    """
+    caches = make_prompt_cache(model, **cache_options)
+    step = step_size or default_prefill_step_size()
+    prompt = context + rest
+    for start in range(0, len(prompt) - 1, step):
+        last = min(start + step, len(prompt) - 1)
+        model(mx.array([prompt[start:last]]), cache=caches)
+        mx.eval([c.state for c in caches])
+    held = account(caches)
+    ((said, finish),) = greedy(model, caches, prompt[-1:], 1, max_tokens, eos)
+    return Answer(said, finish, held["tokens_kept"], held["tokens_seen"])

@@ -1,0 +1,72 @@
+"""The tables of a RULER run: arms down, sizes across, ceilings and baselines beside them."""
+
+from collections.abc import Iterable
+
+from .summary import FULL
+
+
+def task_tables(document: dict) -> list[tuple[str, list[str], list[list[str]]]]:
+    """(title, column names, cells) of every task and length of a document of `--json`.
+
+    A cell holds score [95 % interval]; where nothing would be evicted, nothing was run.
+    """
+    made = []
+    for task, length in dict.fromkeys((c["task"], c["length"]) for c in document["rows"]):
+        cells = [c for c in document["rows"] if (c["task"], c["length"]) == (task, length)]
+        made.append((_title(cells[0]), *_task_table(cells)))
+    return made
+
+
+def mean_table(document: dict) -> tuple[str, list[str], list[list[str]]] | None:
+    """The means over tasks, None below two tasks."""
+    found = document["means"]
+    if not found:
+        return None
+    title = f"{found[0]['name']} of {len(found[0]['tasks'])} tasks, {found[0]['suite']}"
+    if found[0]["suite"] != "RULER":
+        title += ": own wording and sources, not comparable with published RULER scores"
+    families = [f for f in ("retrieval", "tracing", "aggregation", "qa") if f in found[0]]
+    columns = ["method", "length", "size", "mean", *families]
+    rows = [
+        [m["method"], str(m["length"]), m["size"], _score(m), *(f"{m[f]:.1f}" for f in families)]
+        for m in found
+    ]
+    return title, columns, rows
+
+
+def _title(cell) -> str:
+    title = f"{cell['task']}, {cell['length']} tokens, n {cell['n']}: ceiling {cell['ceiling']:.1f}"
+    if not cell["discriminative"]:
+        title += " is below 50, too low to tell methods apart"
+    if cell["copy"] is not None:
+        title += f"; copying any stretch of the list scores {cell['copy']:.1f}"
+    return title
+
+
+def _task_table(cells):
+    sizes = list(dict.fromkeys(c["size"] for c in cells if c["size"] != FULL)) or [FULL]
+    by_arm = {(c["method"], c["size"]): c for c in cells}
+    rows = []
+    for method in dict.fromkeys(c["method"] for c in cells):
+        own = [c for c in cells if c["method"] == method]
+        always = by_arm.get((method, FULL))
+        scores = [by_arm.get((method, size), always) for size in sizes]
+        rows.append([method, *map(_score, scores), *map(str, _counts(own))])
+    rows.append(["(last rows, read perfectly)", *(_window(cells, s) for s in sizes), "", ""])
+    return ["method", *sizes, "empty", "cut off"], rows
+
+
+def _score(cell) -> str:
+    if cell is None:
+        return "nothing evicted"
+    interval = "" if cell["low"] is None else f" [{cell['low']:.0f}, {cell['high']:.0f}]"
+    return f"{cell['score']:.1f}{interval}"
+
+
+def _counts(cells: Iterable[dict]) -> tuple[int, int]:
+    return sum(c["nulls"] for c in cells), sum(c["truncated"] for c in cells)
+
+
+def _window(cells, size) -> str:
+    found = [c["window"] for c in cells if c["size"] == size and c["window"] is not None]
+    return f"{found[0]:.1f}" if found else "-"

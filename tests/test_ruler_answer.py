@@ -1,0 +1,128 @@
+"""Answers: a batch says what its arms say alone, and what mlx-lm says with a full cache."""
+
+import mlx.core as mx
+import pytest
+import tiny
+from mlx_lm.generate import generate_step
+from recorded import llama, small, tokens
+from streams import plain_caches
+
+from qfilters import Arm, calibrate, prefill
+from qfilters.methods import METHODS, make_method
+from qfilters.prompt_cache import make_prompt_cache
+from qfilters.ruler.answer import answer_arms, answer_stream, greedy
+
+N = 60
+IDS = tokens(N + 12, seed=3)[0].tolist()
+CONTEXT, REST = IDS[:N], IDS[N:]
+ALL = [small(name) for name in METHODS]
+LIMIT = 20
+
+
+@pytest.fixture(scope="module")
+def model():
+    return llama("GQA")
+
+
+@pytest.fixture(scope="module")
+def filters(model):
+    return calibrate(model, None, [tokens(64, seed=5)[0].tolist()])
+
+
+@pytest.fixture(scope="module")
+def done(model, filters):
+    return prefill(model, CONTEXT, ALL, filters, continuation=REST, step_size=25)
+
+
+def plain_greedy(model, ids, limit, eos=()):
+    said = []
+    for token, _ in generate_step(
+        mx.array(ids), model, max_tokens=limit, prompt_cache=plain_caches(model)
+    ):
+        if token in eos:
+            return said, "stop"
+        said.append(token)
+    return said, "length"
+
+
+def arms(*budgets):
+    return [Arm(m, b) for b in budgets for m in ALL if m.evicts] + [Arm(make_method("none"), None)]
+
+
+def test_all_arms_at_once_say_what_each_says_alone(model, done):
+    together = answer_arms(model, done, arms(24, 40), REST, LIMIT, set())
+    for arm, answer in zip(arms(24, 40), together, strict=True):
+        (alone,) = answer_arms(model, done, [arm], REST, LIMIT, set())
+        assert answer == alone, arm
+
+
+def test_one_prefill_serves_a_method_as_its_own_prefill_does(model, filters, done):
+    for method in ALL:
+        own = prefill(model, CONTEXT, [method], filters, continuation=REST, step_size=25)
+        arm = Arm(method, 24)
+        for shared, alone in zip(done.kept(arm), own.kept(arm), strict=True):
+            assert mx.array_equal(shared, alone), method
+
+
+@pytest.mark.parametrize("budget", [None, N, N + 5])
+def test_what_keeps_the_whole_context_says_what_mlx_lm_says(model, done, budget):
+    wanted = plain_greedy(model, IDS, LIMIT)
+    method = make_method("none") if budget is None else ALL[1]
+    (answer,) = answer_arms(model, done, [Arm(method, budget)], REST, LIMIT, set())
+    assert (answer.tokens, answer.finish) == wanted and answer.kept == N
+
+
+def test_every_row_stops_by_itself(model, done):
+    """End tokens chosen from what arms really say, so that they stop at different steps."""
+    free = answer_arms(model, done, arms(24), REST, LIMIT, set())
+    eos = {answer.tokens[i] for i, answer in enumerate(free) if i < len(answer.tokens)}
+    stopped = answer_arms(model, done, arms(24), REST, LIMIT, eos)
+    assert len({len(answer.tokens) for answer in stopped}) > 2
+    for without, answer in zip(free, stopped, strict=True):
+        ends = [i for i, token in enumerate(without.tokens) if token in eos]
+        assert answer.tokens == without.tokens[: ends[0] if ends else LIMIT]
+        assert answer.finish == ("stop" if ends else "length")
+
+
+def test_an_answer_may_be_empty_or_one_token_long(model, done):
+    (free,) = answer_arms(model, done, [Arm(ALL[1], 24)], REST, 1, set())
+    assert len(free.tokens) == 1 and free.finish == "length"
+    (none,) = answer_arms(model, done, [Arm(ALL[1], 24)], REST, LIMIT, {free.tokens[0]})
+    assert none.tokens == [] and none.finish == "stop"
+
+
+def test_skipped_layers_keep_everything(model, done):
+    arm = Arm(ALL[1], 24, skip=1)
+    assert done.sizes(arm) == (N, *[24] * (len(done.layers) - 1))
+    assert done.kept(arm)[0].shape[2] == N
+    assert done.sizes(Arm(ALL[1], 24, skip=99)) == done.sizes(Arm(make_method("none"), None))
+
+
+def test_layers_with_states_of_their_own_follow_the_batch():
+    """A hybrid model: the untouched layers' states are repeated, and leave with their rows."""
+    model = tiny.make("qwen3_next")
+    knorm, window = make_method("knorm"), make_method("streaming_llm")
+    done = prefill(model, CONTEXT, [knorm, window], None, step_size=25)
+    both = [Arm(knorm, 24), Arm(window, 24)]
+    free = answer_arms(model, done, both, REST, LIMIT, set())
+    eos = {free[0].tokens[2]}
+    stopped = answer_arms(model, done, both, REST, LIMIT, eos)
+    for without, answer in zip(free, stopped, strict=True):
+        ends = [i for i, token in enumerate(without.tokens) if token in eos]
+        assert answer.tokens == without.tokens[: ends[0] if ends else LIMIT]
+
+
+def test_a_stream_answers_as_generation_under_the_budget_does(model, filters):
+    options = {"method": "qfilters", "budget": 24, "filters": filters}
+    answer = answer_stream(model, CONTEXT, REST, LIMIT, set(), step_size=16, **options)
+    caches = make_prompt_cache(model, **options)
+    steps = generate_step(
+        mx.array(IDS), model, max_tokens=LIMIT, prompt_cache=caches, prefill_step_size=16
+    )
+    assert answer.tokens == [token for token, _ in steps]
+    assert (answer.kept, answer.seen) == (24, len(IDS) - 1)
+
+
+def test_greedy_feeds_the_same_tokens_to_every_row(model):
+    (alone,) = greedy(model, plain_caches(model), IDS, 1, 5, set())
+    assert greedy(model, plain_caches(model), IDS, 3, 5, set()) == [alone] * 3
