@@ -1,10 +1,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from result_rows import PPL, plan, write
 from test_results import row
+from typer.testing import CliRunner
 
+from qfilters.cli import app
 from qfilters.errors import QFiltersError, UsageError
-from qfilters.report import tables, update_readme
+from qfilters.report import shown, tables, update_readme
 from qfilters.results import document, open_run
 
 COMMAND = {"command": ["qfilters", "ppl", "--budget", "64,128"], "mlx": "0.32.4"}
@@ -26,14 +29,16 @@ def test_ppl_table(tmp_path):
     run = finished(tmp_path)
     assert tables(tmp_path) == {
         run.path.name: """\
-| perplexity | budget 64 | budget 128 | n |
-| --- | --- | --- | --- |
-| `none` | 22.22 [20.10, 24.04] | 22.22 [20.10, 24.04] | 2 x 1023 |
-| `knorm` | 28.32 [23.00, 26.00] | 24.70 [23.00, 26.00] | 2 x 1023 |
-| `m(a=1)` | - | 24.50* [23.00, 26.00] | 2 x 1023 |
+| perplexity | budget 64 | / full | budget 128 | / full | n |
+| --- | --- | --- | --- | --- | --- |
+| `none` | 22.22 [20.10, 24.04] | 1 | 22.22 [20.10, 24.04] | 1 | 2 x 1023 |
+| `knorm` | 28.32 [23.00, 26.00] | 1.275 [1.000, 1.000] | 24.70 [23.00, 26.00] | \
+1.112 [1.000, 1.000] | 2 x 1023 |
+| `m(a=1)` | - | - | 24.50* [23.00, 26.00] | 1.103 [1.000, 1.000] | 2 x 1023 |
 
 Lower is better. [low, high]: 95 % interval, bootstrap over whole sequences. \
-n: sequences x predicted tokens. *: nothing was evicted.
+n: sequences x predicted tokens. *: nothing was evicted. \
+/ full: ratio to `none`, the same sequences drawn for both.
 
 Model org__name; mlx 0.32.4. Made by `qfilters ppl --budget 64,128`.
 """
@@ -92,6 +97,63 @@ def test_two_runs_of_one_name_are_refused(tmp_path):
     finished(tmp_path)
     with pytest.raises(QFiltersError, match="is the name of two runs"):
         tables(tmp_path)
+
+
+def names(shown):
+    return [[run.name for run in runs] for runs in shown]
+
+
+def test_items_of_evidence_have_their_own_names(tmp_path):
+    own, other = finished(tmp_path), finished(tmp_path, ROWS[1:], model="other/name")
+    place = f"{own.path.parent.name}/{own.path.name}"
+    plan(tmp_path, short=([""], {"": place}), later=(["a", "b"], {"a": place}))
+    made = tables(tmp_path)
+    assert made["short"] == made[own.path.name]
+    assert made["later"] == "Not measured yet: `measure later`.\n"
+    assert names(shown(tmp_path)) == [["short", "later"], [other.path.name]]
+
+
+def test_variants_stand_together_and_the_full_cache_once(tmp_path):
+    runs = {}
+    for tag in ("--recent 0", "--recent 32"):
+        name = write(tmp_path, "ppl", PPL[:2], tag=tag, command=["qfilters", "ppl", *tag.split()])
+        runs[tag] = f"org__name/{name}"
+    plan(tmp_path, recent=(["--recent 0", "--recent 32"], dict(reversed(runs.items()))))
+    table = tables(tmp_path)["recent"]
+    labels = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
+    assert labels == ["| `none`", "| `qfilters --recent 0`", "| `qfilters --recent 32`"]
+    assert "| `none` | 2.00 [1 sequence: no interval] | 1 |" in table, "once"
+    assert "Made by `qfilters ppl --recent 0`, `qfilters ppl --recent 32`." in table
+    assert names(shown(tmp_path)) == [["recent"], []]
+
+
+def test_a_plan_that_names_what_is_not_there_is_refused(tmp_path):
+    plan(tmp_path, short=([""], {"": "m/ppl-0"}))
+    with pytest.raises(QFiltersError, match="short names m/ppl-0, which is no finished run"):
+        tables(tmp_path)
+
+
+def test_different_kinds_cannot_stand_together(tmp_path):
+    runs = {kind: f"org__name/{write(tmp_path, kind, PPL)}" for kind in ("ppl", "generate")}
+    plan(tmp_path, both=(list(runs), runs))
+    with pytest.raises(QFiltersError, match="both: runs of different kinds"):
+        tables(tmp_path)
+
+
+def test_a_stale_file_is_found_and_filled(tmp_path):
+    name = write(tmp_path, "ppl", PPL)
+    page, other = tmp_path / "page.md", tmp_path / "other.md"
+    page.write_text(f"# A\n\n<!-- results:{name} -->\n| 9.99 |\n<!-- /results -->\n")
+    other.write_text("no block\n")
+    words = ["report", "--results", str(tmp_path), "--readme", str(page), "--readme", str(other)]
+    stale = CliRunner().invoke(app, [*words, "--check"])
+    assert stale.exit_code == 1 and f"{page} is stale" in stale.stderr
+    assert "9.99" in page.read_text(), "--check changes nothing"
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert "9.99" not in page.read_text() and "4.00 [3.00, 5.00]" in page.read_text()
+    assert CliRunner().invoke(app, [*words, "--check"]).exit_code == 0
+    page.write_text(page.read_text().replace("4.00", "3.99"))
+    assert CliRunner().invoke(app, [*words, "--check"]).exit_code == 1
 
 
 def test_readme_blocks_are_replaced_and_the_rest_stays():

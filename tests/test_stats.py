@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qfilters.stats import bootstrap_perplexity, paired_difference, wilson
+from qfilters.stats import bootstrap_perplexity, gap_closed, paired_difference, wilson
 
 
 def test_perplexity_interval_equals_a_bootstrap_by_hand():
@@ -109,3 +109,26 @@ def test_paired_difference_of_few():
     assert paired_difference([1.0, 2.0], [1.0, 2.0], iters=100) == (0.0, 0.0, 0.0)
     with pytest.raises(ValueError, match="pairs of scores"):
         paired_difference([1.0], [1.0, 2.0])
+
+
+# --- the gap between a worse arm and the full cache ---
+
+
+def test_gap_closed_is_the_share_won_back():
+    """The seed's own row: 8.476 between 13.358 and 4.050 closes 52 %."""
+    arms = [[10 * math.log(x)] for x in (8.476, 13.358, 4.050)]
+    share, low, high = gap_closed(*arms, [10])
+    assert (
+        share == pytest.approx((13.358 - 8.476) / (13.358 - 4.050)) and (low, high) == (None,) * 2
+    )
+    assert round(100 * share) == 52
+
+
+def test_gap_closed_resamples_whole_sequences_together():
+    full, worse = np.array([10.0, 20.0, 30.0]), np.array([12.0, 23.0, 34.0])
+    tokens = [10, 10, 10]
+    assert gap_closed(full, worse, full, tokens)[0] == 1
+    assert gap_closed(worse, worse, full, tokens) == pytest.approx((0, 0, 0))
+    share, low, high = gap_closed((full + worse) / 2, worse, full, tokens, 500)
+    assert low < share < high
+    assert gap_closed(full, full, worse, tokens) == (None, None, None)

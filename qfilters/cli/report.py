@@ -1,4 +1,4 @@
-"""qfilters report: tables from result files, and their place in the README."""
+"""qfilters report: tables and figures from result files, as text, in a file, as one HTML page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,35 +13,60 @@ def report(
         "artifacts/results"
     ),
     readme: Annotated[
-        Path | None, typer.Option(help="Fill the <!-- results:NAME --> markers of this file.")
+        list[Path] | None,
+        typer.Option(help="Fill the <!-- results:NAME --> blocks of this file; repeatable."),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="With --readme: change nothing, fail when it is stale.")
     ] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one page with all tables and figures; no network.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Draw all figures as SVG into this folder.")
+    ] = None,
 ) -> None:
-    """Print Markdown tables of all result files, or put them into a README.
+    """Print Markdown tables of all result files, put them into a README, or make a page of them.
+
+    NAME is the folder of a run, or an item of evidence.json beside them.
 
     \b
     qfilters report
     qfilters report --readme README.md
+    qfilters report --html results.html
     """
+    from ..errors import UsageError
+    from ..files import atomic_write
+    from ..report import draw_figures, report_page, tables
+
+    if check and not readme:
+        raise UsageError("--check needs --readme: name the file to check")
+    if html:
+        atomic_write(html, report_page(results))
+        note(f"written: {html}")
+    if figures:
+        for path in draw_figures(results, figures):
+            note(f"drawn: {path}")
+    if readme:
+        made = tables(results)
+        for path in readme:
+            _fill(path, made, check)
+    if not (html or figures or readme):
+        for name, text in tables(results).items():
+            out(f"### {name}\n\n{text}")
+
+
+def _fill(path: Path, made: dict[str, str], check: bool) -> None:
     from ..errors import QFiltersError, UsageError
     from ..files import atomic_write
-    from ..report import tables, update_readme
+    from ..report import update_readme
 
-    if check and readme is None:
-        raise UsageError("--check needs --readme: name the file to check")
-    made = tables(results)
-    if readme is None:
-        for name, text in made.items():
-            out(f"### {name}\n\n{text}")
-        return
-    if not readme.is_file():
-        raise UsageError(f"there is no file {readme}")
-    old = readme.read_text(encoding="utf-8")
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    old = path.read_text(encoding="utf-8")
     new = update_readme(old, made)
     if check and new != old:
-        raise QFiltersError(f"{readme} is stale: run qfilters report --readme {readme}")
+        raise QFiltersError(f"{path} is stale: run qfilters report --readme {path}")
     if new != old:
-        atomic_write(readme, new)
-    note(f"{readme} is up to date")
+        atomic_write(path, new)
+    note(f"{path} is up to date")

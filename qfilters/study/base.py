@@ -1,0 +1,52 @@
+"""What the settings of all studies share, and how a model is fed."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from ..errors import UsageError
+from ..fields import Length, Samples, Seed
+from ..settings import Settings
+
+
+class StudyConfig(Settings):
+    """Model, filters and text of a study. `command` names the shipped file of its settings."""
+
+    command: ClassVar[str]
+
+    filters: str | None = None
+    auto_calibrate: bool = True
+    data_path: str = "builtin"
+    text_field: str = "text"
+    num_samples: Samples = 2
+    sequence_length: Length = 1024
+    seed: Seed = 123
+    save: bool = True
+    resume: bool = False
+
+    def check(self) -> None:
+        """UsageError for values that contradict each other."""
+        if self.resume and self.overwrite:
+            raise UsageError("--resume and --overwrite exclude each other: give one")
+
+
+def feed(model, caches: list, tokens: Sequence[int], step: int) -> None:
+    """Run tokens through caches, `step` at a time, each step evaluated before the next."""
+    row = mx.array(tokens)[None]
+    for start in range(0, len(tokens), step):
+        model(row[:, start : start + step], cache=caches)
+        mx.eval([cache.state for cache in caches])
+
+
+def rest_nll(model, caches: list, tokens: Sequence[int], step: int) -> float:
+    """Nats of all tokens but the first, fed `step` at a time after what the caches hold."""
+    row, total = mx.array(tokens), 0.0
+    for first in range(0, len(tokens) - 1, step):
+        last = min(first + step, len(tokens) - 1)
+        logits = model(row[None, first:last], cache=caches).astype(mx.float32)
+        nll = nn.losses.cross_entropy(logits, row[None, first + 1 : last + 1], reduction="sum")
+        mx.eval(nll, [cache.state for cache in caches])
+        total += nll.item()
+    return total

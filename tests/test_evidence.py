@@ -1,0 +1,126 @@
+"""Configurations of the evidence and of other models, and the script that measures the former."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from qfilters.config import COMMANDS, resolve
+from qfilters.report import tables
+from qfilters.ruler.sweep import check
+from qfilters.session import check_methods
+from qfilters.study import STUDIES
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "benchmarks" / "evidence.py"
+MODELS = sorted((ROOT / "configs" / "models").glob("*.yaml"))
+
+
+@pytest.fixture
+def evidence(tmp_path, monkeypatch):
+    """The script as a module, in an empty checkout with small settings for geometry."""
+    spec = importlib.util.spec_from_file_location("evidence", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / module.CONFIGS
+    folder.mkdir(parents=True)
+    for path in (ROOT / module.CONFIGS).glob("*.yaml"):
+        (folder / path.name).write_text(path.read_text())
+    (folder / "geometry.yaml").write_text("length: 64\nbudget: 16\nseeds: 2\n")
+    return module
+
+
+def checked(name, path, flags):
+    """Resolve as the command would, and check what it checks before a model is loaded."""
+    if name.startswith("study "):
+        settings = resolve(STUDIES[name.removeprefix("study ")].config, path, flags)
+        settings.check()
+        return settings
+    settings = resolve(COMMANDS[name], path, flags)
+    if name == "ruler":
+        check(settings)
+    elif hasattr(settings, "method"):
+        check_methods([settings.method] if name == "generate" else settings.method)
+    return settings
+
+
+def test_every_item_has_settings_that_resolve_and_every_file_is_an_item(evidence):
+    assert {item.name for item in evidence.ITEMS} == {
+        path.stem for path in (ROOT / evidence.CONFIGS).glob("*.yaml")
+    }
+    for item in evidence.ITEMS:
+        for variant in item.variants:
+            words = variant.split()
+            flags = {words[0].strip("-").replace("-", "_"): int(words[1])} if words else {}
+            path = ROOT / evidence.CONFIGS / f"{item.name}.yaml"
+            checked(item.command, path, flags)
+            assert yaml.safe_load(path.read_text()), path
+
+
+def test_the_plan_fits_the_estimate_that_is_stated(evidence):
+    assert sum(item.minutes(120) for item in evidence.ITEMS if not item.extra) < 90
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_model_has_a_section_for_every_command(path, command):
+    settings = checked(command, path, {})
+    assert settings.model.startswith("mlx-community/")
+    assert settings.defaulted().keys() >= {"seed"} - settings.as_dict().keys()
+
+
+def test_the_models_of_seed_and_paper_are_there():
+    assert {p.stem for p in MODELS} == {
+        *("llama-3.2-1b", "llama-3.2-3b", "qwen2.5-7b", "llama-3.1-8b")
+    }
+
+
+def test_an_item_is_measured_once_and_again_when_its_settings_change(evidence, monkeypatch, capfd):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["evidence.py", *words])
+        evidence.main()
+        return json.loads(evidence.PLAN.read_text()), capfd.readouterr().out
+
+    plan, said = run("geometry")
+    [place] = plan["geometry"]["runs"].values()
+    assert place.startswith("synthetic/study-geometry-") and "1/1 geometry" in said
+    assert (
+        "Not measured yet: `python benchmarks/evidence.py recent`"
+        in (tables(evidence.RESULTS)["recent"])
+    )
+    assert "attention retained" in tables(evidence.RESULTS)["geometry"]
+    assert run("geometry") == (plan, "all 0 done in 0.0 min\n")
+
+    (evidence.CONFIGS / "geometry.yaml").write_text("length: 64\nbudget: 16\nseeds: 3\n")
+    again, said = run("geometry")
+    assert again["geometry"]["runs"] != plan["geometry"]["runs"] and "1/1 geometry" in said
+
+    (evidence.RESULTS / again["geometry"]["runs"][""] / "summary.json").unlink()
+    assert "1/1 geometry" in run("geometry")[1], "an interrupted run is continued"
+
+
+def test_a_command_that_fails_ends_the_script(evidence):
+    (evidence.CONFIGS / "geometry.yaml").write_text("length: 64\nbudget: 16\nseeds: 0\n")
+    item = next(item for item in evidence.ITEMS if item.name == "geometry")
+    with pytest.raises(SystemExit, match=r"study geometry .* failed \(exit 2\)"):
+        evidence.measure(item, "")
+
+
+def test_an_item_with_some_of_its_runs_is_not_done(evidence):
+    item = next(item for item in evidence.ITEMS if item.name == "recent")
+    plan = evidence.read_plan()
+    plan["recent"]["runs"] = dict.fromkeys(item.variants[:2], "m/ppl-0")
+    assert not evidence.done(item, plan)
+    plan["recent"]["runs"] = dict.fromkeys(item.variants, "m/ppl-0")
+    assert evidence.done(item, plan)
+
+
+def test_list_needs_nothing_but_the_checkout():
+    line = [sys.executable, str(SCRIPT), "--list"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.count(" min") == 14 and "ppl-1024" in done.stdout

@@ -1,0 +1,141 @@
+"""Every figure of every kind of run: it draws what the files hold."""
+
+import math
+
+import pytest
+import result_rows as made
+
+from qfilters.errors import QFiltersError
+from qfilters.report import draw_figures
+from qfilters.report.kinds import KINDS, pictures_of, tables_of
+from qfilters.report.runs import read_runs
+
+
+@pytest.fixture
+def runs(tmp_path):
+    names = made.write_all(tmp_path)
+    by_name = {run.name: run for run in read_runs(tmp_path)}
+    return {kind: by_name[name] for kind, name in names.items()}
+
+
+def data_of(run):
+    return {picture.name: picture.data for picture in pictures_of(run)}
+
+
+def test_perplexity(runs):
+    [data] = data_of(runs["ppl"]).values()
+    assert data["series"] == {
+        "qfilters": [(64, 4.0, 3.0, 5.0), (128, 3.0, None, None)],
+        "knorm": [(64, 6.0, None, None)],
+    }
+    assert data["reference"] == ("full cache", 2.0)
+
+
+def test_perplexity_at_one_budget_is_no_curve(tmp_path):
+    made.write(tmp_path, "ppl", made.PPL[:2])
+    assert pictures_of(*read_runs(tmp_path)) == []
+
+
+def test_ruler(runs):
+    data = data_of(runs["ruler"])
+    assert data["accuracy_vt_64"]["series"] == {
+        "knorm": [(2.0, 60.0, 40.0, 80.0), (4.0, 20.0, 10.0, 30.0)]
+    }
+    assert data["accuracy_vt_64"]["reference"] == ("full cache", 90.0)
+    needles = data["needles_64"]
+    assert needles["values"] == [[50.0, None, 75.0, 0.0, 25.0]], "mean over tasks, empty bins apart"
+    assert needles["y_ticks"] == ["knorm 2x"]
+    assert needles["x_ticks"] == ["0-20", "20-40", "40-60", "60-80", "80-100"]
+
+
+def test_inspect(runs):
+    data = data_of(runs["inspect"])
+    assert data.keys() == {"projection", "correlation_knorm", "correlation", "retained"}
+    assert data["projection"]["values"] == [(1.0, 3.0), (2.0, 4.0)], "heads down, layers across"
+    assert data["correlation_knorm"]["values"] == [(0.5, None)]
+    assert data["correlation"]["values"] == {"knorm": (0.5, 0.4, 0.6)}
+    assert data["retained"]["series"] == {"knorm": [(10, 0.1, 0.1, 0.3), (20, 0.2, 0.1, 0.3)]}
+
+
+def test_studies(runs):
+    [chunks] = data_of(runs["study-chunks"]).values()
+    assert chunks["series"] == {"qfilters, 8": [(0, 1.0, None, None), (1, 0.5, None, None)]}
+    geometry = data_of(runs["study-geometry"])
+    assert geometry.keys() == {"retained_drift_64", "retained_isotropic_64"}
+    assert geometry["retained_drift_64"]["series"] == {
+        "knorm": [(256, 0.5, 0.4, 0.6), (512, 0.5, 0.4, 0.6)]
+    }
+    [stability] = data_of(runs["study-stability"]).values()
+    assert stability["series"] == {
+        "mean over KV heads": [(512, 0.9, None, None), (1024, 0.9, None, None)],
+        "least": [(512, 0.1, None, None), (1024, 0.1, None, None)],
+    }
+    assert data_of(runs["study-budget"]) == data_of(runs["bench_kernels"]) == {}
+
+
+def test_all_figures_can_be_drawn_and_every_kind_is_here(runs, tmp_path):
+    assert KINDS.keys() <= runs.keys()
+    paths = list(draw_figures(tmp_path, tmp_path / "figures"))
+    assert len(paths) == len(set(paths)) == sum(len(pictures_of(run)) for run in runs.values())
+    assert all("<svg" in path.read_text() for path in paths)
+    assert {p.name for p in paths} >= {f"{runs['ppl'].name}-perplexity.svg"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_missing_is_named(kind, tmp_path):
+    name = made.write(tmp_path, kind, [{"method": "knorm"}], rank_correlation=[{"skipped": 0}])
+    with pytest.raises(QFiltersError, match=f"{name} has no key"):
+        for run in read_runs(tmp_path):
+            pictures_of(run)
+            tables_of(run)
+
+
+def test_study_tables(runs):
+    [chunks] = tables_of(runs["study-chunks"])
+    assert chunks.rows[1][:8] == [
+        *("`qfilters`", "8", "1.50", "2 of 2"),
+        *("1.000", "0.750", "0.500", "-0.25 (0.50)"),
+    ]
+    assert chunks.rows[1][8:] == ["4.00 [3.00, 5.00]", "2 x 10"]
+    [budget] = tables_of(runs["study-budget"])
+    assert budget.title == "20 tokens and 10 one by one, budget 8, 2 layers"
+    assert budget.rows == [
+        ["`knorm`", "8", "30", "0", "0 of 32", "1.0e-07"],
+        ["`pyramidkv`", "6 to 8", "30", "3", "0 of 32", "1.0e-07"],
+    ]
+    drift, isotropic = tables_of(runs["study-geometry"])
+    cell = "0.50 [0.40, 0.60] (1.25)"
+    assert drift.rows == [["knorm", cell, cell, "0.75"]]
+    assert drift.columns == ["attention retained", "64 of 256", "64 of 512", "cosine to axis"]
+    assert isotropic.rows[0][-1] == "-" and "n 5 seeds x 8 heads" in isotropic.title
+
+
+def test_ratio_and_gap_are_paired(tmp_path):
+    """Ten tokens a sequence; the difference to the full cache is the same in both sequences."""
+    rows = [
+        made.arm("none", None, math.exp(1.5), 10.0, 20.0),
+        made.arm("qfilters", 64, math.exp(1.7), 12.0, 22.0),
+        made.arm("qfilters_keysvd", 64, math.exp(2.0), 15.0, 25.0),
+        made.arm("qfilters_keysvd(sign=-1)", 64, math.exp(1.9), 14.0, 24.0),
+    ]
+    made.write(tmp_path, "ppl", rows)
+    [table] = tables_of(*read_runs(tmp_path))
+    assert table.columns == ["perplexity", "budget 64", "/ full", "gap closed", "n"]
+    cells = {row[0]: row[2:4] for row in table.rows}
+    ratio = f"{math.exp(0.2):.3f}"
+    assert cells["`qfilters`"][0] == f"{ratio} [{ratio}, {ratio}]", "no spread between sequences"
+    share = (math.exp(2.0) - math.exp(1.7)) / (math.exp(2.0) - math.exp(1.5))
+    assert cells["`qfilters`"][1].startswith(f"{share:.0%} [{share:.0%}, ")
+    assert cells["`none`"] == ["1", "100%"] and cells["`qfilters_keysvd`"][1].startswith("0%")
+    better = [row for name, row in cells.items() if "known afterwards" in name]
+    assert better == [cells["`qfilters_keysvd(sign=-1)`"]]
+
+
+def test_no_gap_where_the_fallback_is_not_worse(tmp_path):
+    rows = [
+        made.arm("none", None, 4.0, 10.0, 20.0),
+        made.arm("qfilters_keysvd", 64, 4.0, 10.0, 20.0),
+    ]
+    made.write(tmp_path, "ppl", rows)
+    [table] = tables_of(*read_runs(tmp_path))
+    assert table.rows[1][3] == "no gap"
