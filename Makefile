@@ -6,7 +6,7 @@ QFILTERS := $(BIN)/qfilters
 comma := ,
 EXTRAS := dev$(if $(filter Linux,$(shell uname -s)),$(comma)cpu)
 
-.PHONY: demo test smoke lint readme clean
+.PHONY: demo test smoke lint readme evidence clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "qfilters needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -38,8 +38,14 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+PAGES := --readme README.md --readme docs/how-it-works.md --readme docs/how-to-read-the-numbers.md
 readme: $(VENV)/.ready
-	$(QFILTERS) report --readme README.md
+	$(QFILTERS) report $(PAGES) --figures docs/figures
+
+# Every table of the documentation from scratch; finished runs are kept. Hours, not minutes.
+evidence: $(VENV)/.ready
+	$(BIN)/python benchmarks/evidence.py
+	$(QFILTERS) report $(PAGES) --figures docs/figures --html results.html
 
 clean:
-	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo results.html build dist .pytest_cache .ruff_cache .hypothesis
