@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.base import create_causal_mask
 
 from .errors import QFiltersWarning
-from .kernels import Fused, kernel_name, reference
+from .kernels import Fused, kernel_name, reference, take_rows
 from .methods import Layer, Method
 from .rows import RowStore
 from .select import RANK_NAN, protect, rank, victim
@@ -78,7 +78,7 @@ class EvictingKVCache:
             return self._replace(keys, values, positions)
         ranks = self._rank(keys, positions)
         rows, stored = self._place([keys, values, ranks, positions])
-        if self._learns_now():
+        if self._learns_now(self.method, self._learned):
             self._learned = self.method.learn(rows[KEYS], None)
             rows[RANKS] = self._rank(rows[KEYS], rows[POSITIONS][0, 0])
             if stored:
@@ -166,7 +166,7 @@ class EvictingKVCache:
     @property
     def nan_rows(self) -> int:
         """Rows with a NaN score met when chunks were selected, over all heads."""
-        return 0 if self._nan_rows is None else self._nan_rows.item()
+        return 0 if self._nan_rows is None else self._nan_rows.sum().item()
 
     @property
     def row_bytes(self) -> int:
@@ -189,9 +189,9 @@ class EvictingKVCache:
             return mx.zeros(keys.shape[:3], dtype=mx.int32)
         return rank(self.method.score(keys, positions, self.layer, self._learned))
 
-    def _learns_now(self):
-        after = self.method.learn_after
-        if after is None or self._learned is not None:
+    def _learns_now(self, method, learned):
+        after = method.learn_after
+        if after is None or learned is not None:
             return False
         return self.offset >= after or self.offset > self.budget
 
@@ -247,15 +247,21 @@ class EvictingKVCache:
         # The last slot is free: its row is overwritten before anything reads it.
         path = self._kernels or reference
         kept = path.select(ranks, *how, self.budget, self.budget + 1)
-        self._store.keep(path.compact(*rows, kept))
+        copies = path.compact(*rows[: POSITIONS + 1], kept)
+        more = [take_rows(x, kept[-x.shape[0] :]) for x in rows[POSITIONS + 1 :]]
+        self._store.keep([*copies, *more])
         self._victim = mx.full((*kept.shape[:2], 1), self.budget, dtype=mx.int32)
 
     def _count_nan(self, ranks, stored):
-        """Count NaN scores when a chunk is selected: in its new rows, the first time in all."""
+        """Count NaN scores of every batch row when a chunk is selected.
+
+        In its new rows, the first time in all.
+        """
         if self._victim is None:
-            self._nan_rows = (ranks == RANK_NAN).sum()
+            self._nan_rows = (ranks == RANK_NAN).sum(axis=(1, 2))
         elif not stored:
-            self._nan_rows = self._nan_rows + (ranks[:, :, self.budget :] == RANK_NAN).sum()
+            new = ranks[:, :, self.budget :]
+            self._nan_rows = self._nan_rows + (new == RANK_NAN).sum(axis=(1, 2))
 
     def _live_rows(self):
         """The live rows after an eviction, in temporal order."""

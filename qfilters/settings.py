@@ -229,6 +229,7 @@ class PplConfig(Eviction):
     step_size: Positive = 32
     seed: Seed = 123
     bootstrap_iters: Positive = 10_000
+    batch_arms: bool = True
     output: str | None = None
     resume: bool = False
 

@@ -177,7 +177,8 @@ def test_ppl_refuses_to_replace_and_resumes(cli, artifact, tmp_path):
     for old, new in zip(first["rows"], again["rows"], strict=True):
         if (old["method"], old["budget"]) != ("knorm", 24):
             assert old == new
-        assert old["perplexity"] == new["perplexity"]
+        # Rounding differs with the arms that share the passes, and equal norms are near ties.
+        assert new["perplexity"] == pytest.approx(old["perplexity"], rel=1e-3)
 
 
 def test_ppl_marks_rows_where_nothing_was_evicted(cli, artifact):

@@ -136,6 +136,13 @@ CalibrationSeed = _option(int, "Seed of the order of documents.", DATA, "--seed"
 PplSeed = _option(
     int, "Seed of the order of documents and of the bootstrap.", DATA, "--seed", default=123
 )
+BatchArms = _option(
+    bool,
+    "Methods of one budget share their forward passes.",
+    DATA,
+    "--batch-arms/--no-batch-arms",
+    default="batch-arms",
+)
 BootstrapIters = _option(
     int, "Resamples for the 95 % interval.", DATA, "--bootstrap-iters", default=10000
 )
