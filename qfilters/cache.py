@@ -16,7 +16,7 @@ from .errors import QFiltersWarning
 from .kernels import Fused, kernel_name, reference, take_rows
 from .methods import Layer, Method
 from .rows import RowStore
-from .select import RANK_NAN, protect, rank, victim
+from .select import RANK_NAN, next_victim, rank, rank_row
 
 KEYS, VALUES, RANKS, POSITIONS = range(4)
 
@@ -48,6 +48,7 @@ class EvictingKVCache:
     ):
         self.method, self.layer = method, layer
         self.budget, self.sinks, self.recent = budget, sinks, recent
+        self._sinks = mx.array(sinks, dtype=mx.int32)
         self.offset = 0
         self.peak_rows = 0
         self._kernels = kernels
@@ -187,7 +188,8 @@ class EvictingKVCache:
     def _rank(self, keys, positions):
         if self.method.learn_after is not None and self._learned is None:
             return mx.zeros(keys.shape[:3], dtype=mx.int32)
-        return rank(self.method.score(keys, positions, self.layer, self._learned))
+        ranks = rank_row if keys.shape[2] == 1 else rank
+        return ranks(self.method.score(keys, positions, self.layer, self._learned))
 
     def _learns_now(self, method, learned):
         after = method.learn_after
@@ -200,9 +202,9 @@ class EvictingKVCache:
 
         They are, unless a chunk of several tokens exceeds the budget: then `_evict` stores.
         """
-        new[POSITIONS] = mx.broadcast_to(new[POSITIONS], new[KEYS].shape[:3])
         if self._victim is not None and new[KEYS].shape[2] == 1:
             return self._store.put(self._victim, new), True
+        new[POSITIONS] = mx.broadcast_to(new[POSITIONS], new[KEYS].shape[:3])
         if self._victim is None and self.offset <= self.budget + 1:
             return self._store.append(new, most=self.budget + 1), True
         if self._store.buffers is None:
@@ -220,10 +222,8 @@ class EvictingKVCache:
             following = self._kernels.next_victim(ranks, *held, *now)
         else:
             ranks, following = self._kernels.replace(keys, directions, *held, *now)
-        position = mx.broadcast_to(position, ranks.shape)
         rows = self._store.put(self._victim, [keys, values, ranks, position])
-        # A decode loop evaluates the next token only, and the count would hold the ranks.
-        self._victim = mx.depends(following, self._nan_rows)
+        self._victim = following
         return rows[KEYS], rows[VALUES]
 
     def _evict(self, rows, ranks, stored):
@@ -236,32 +236,34 @@ class EvictingKVCache:
         """
         if self.offset <= self.budget:
             return
-        self._count_nan(ranks, stored)
+        counted = self._count_nan(ranks, stored)
         how = (rows[POSITIONS], self.sinks, self.offset - self.recent)
         if stored:
-            lifted = protect(ranks, *how)
+            limit = mx.array(how[-1], dtype=mx.int32)
+            self._victim = next_victim(ranks, rows[POSITIONS], self._sinks, limit)
+        else:
+            # The last slot is free: its row is overwritten before anything reads it.
+            path = self._kernels or reference
+            kept = path.select(ranks, *how, self.budget, self.budget + 1)
+            copies = path.compact(*rows[: POSITIONS + 1], kept)
+            more = [take_rows(x, kept[-x.shape[0] :]) for x in rows[POSITIONS + 1 :]]
+            self._store.keep([*copies, *more])
+            self._victim = mx.full((*kept.shape[:2], 1), self.budget, dtype=mx.int32)
+        if counted:
             # A decode loop evaluates the next token only, and the count would hold the ranks.
-            lifted = mx.depends(lifted, self._nan_rows)
-            self._victim = victim(lifted, rows[POSITIONS])
-            return
-        # The last slot is free: its row is overwritten before anything reads it.
-        path = self._kernels or reference
-        kept = path.select(ranks, *how, self.budget, self.budget + 1)
-        copies = path.compact(*rows[: POSITIONS + 1], kept)
-        more = [take_rows(x, kept[-x.shape[0] :]) for x in rows[POSITIONS + 1 :]]
-        self._store.keep([*copies, *more])
-        self._victim = mx.full((*kept.shape[:2], 1), self.budget, dtype=mx.int32)
+            self._victim = mx.depends(self._victim, self._nan_rows)
 
     def _count_nan(self, ranks, stored):
-        """Count NaN scores of every batch row when a chunk is selected.
+        """Count NaN scores of every batch row when a chunk is selected; whether that is now.
 
         In its new rows, the first time in all.
         """
-        if self._victim is None:
-            self._nan_rows = (ranks == RANK_NAN).sum(axis=(1, 2))
-        elif not stored:
-            new = ranks[:, :, self.budget :]
-            self._nan_rows = self._nan_rows + (new == RANK_NAN).sum(axis=(1, 2))
+        if self._victim is not None and stored:
+            return False
+        old = 0 if self._victim is None else self._nan_rows
+        new = ranks if self._victim is None else ranks[:, :, self.budget :]
+        self._nan_rows = old + (new == RANK_NAN).sum(axis=(1, 2))
+        return True
 
     def _live_rows(self):
         """The live rows after an eviction, in temporal order."""

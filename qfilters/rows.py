@@ -63,8 +63,9 @@ class RowStore:
     def put(self, slot: mx.array, new: list[mx.array]) -> list[mx.array]:
         """Write one row per head into `slot`, int32 `[B, H_kv, 1]`, and return all rows."""
         self.in_order = False
+        slots = {3: slot, 4: slot[..., None]}
         self.buffers = [
-            put_row(x, _of(x, slot), row) for x, row in zip(self.buffers, new, strict=True)
+            put_row(x, _of(x, slots[x.ndim]), row) for x, row in zip(self.buffers, new, strict=True)
         ]
         return list(self.buffers)
 

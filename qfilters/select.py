@@ -78,3 +78,18 @@ def victim(ranks: mx.array, positions: mx.array) -> mx.array:
     """
     worst = ranks == ranks.min(axis=-1, keepdims=True)
     return mx.argmax(mx.where(worst, positions, -1), axis=-1, keepdims=True).astype(mx.int32)
+
+
+# For every decoded token, as one call of MLX each: the rank of its row, and who goes next.
+
+
+@mx.compile
+def rank_row(scores: mx.array) -> mx.array:
+    """`rank`, compiled for shapes that come again and again."""
+    return rank(scores)
+
+
+@mx.compile
+def next_victim(ranks: mx.array, positions: mx.array, sinks: mx.array, limit: mx.array) -> mx.array:
+    """`victim` of the rows that `protect` leaves free; `sinks` and `limit` are int32 arrays."""
+    return victim(protect(ranks, positions, sinks, limit), positions)
