@@ -18,6 +18,7 @@ from .arms import MethodSpec, check_budget, default_recent, split_ints, split_me
 from .errors import UsageError
 from .settings import (
     COMMANDS,
+    BenchConfig,
     CalibrateConfig,
     GenerateConfig,
     InspectConfig,
@@ -27,6 +28,7 @@ from .settings import (
 
 __all__ = [
     "COMMANDS",
+    "BenchConfig",
     "CalibrateConfig",
     "GenerateConfig",
     "InspectConfig",

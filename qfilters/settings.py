@@ -248,7 +248,23 @@ class PplConfig(Eviction):
         return resume
 
 
-COMMANDS = {c.command: c for c in (CalibrateConfig, InspectConfig, GenerateConfig, PplConfig)}
+class BenchConfig(Eviction):
+    """`qfilters bench decode`: every way to keep a cache at every length of prompt."""
+
+    command = "bench"
+    default_budget = (256,)
+
+    method: Methods = "none,rotating,quantized,qfilters"
+    budget: Budgets = None
+    prompt_tokens: Annotated[tuple[Length, ...], BeforeValidator(split_ints)] = (512, 2048)
+    generation_tokens: Length = 100
+    num_trials: Annotated[int, BeforeValidator(_not_bool), Field(ge=3)] = 5
+    prefill_step_size: Positive | None = None
+
+
+COMMANDS = {
+    c.command: c for c in (CalibrateConfig, InspectConfig, GenerateConfig, PplConfig, BenchConfig)
+}
 
 
 def _as_tuple(value: Any) -> tuple:

@@ -15,7 +15,7 @@ for line in (
     "errors files platform arms settings config text gguf smollm2 models tap plan estimator",
     "filters calibration select kernels doctor rotation probabilities rows methods cache",
     "observing_cache arms_cache future prompt_cache generate stats records results bench_kernels",
-    "fork batches ppl session sweep inspection generation_run report cli",
+    "bench_decode fork batches ppl session sweep inspection generation_run decode_run report cli",
 ):
     ORDER += line.split()
 
