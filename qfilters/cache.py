@@ -72,7 +72,7 @@ class EvictingKVCache:
         if not self.method.evicts:
             rows = self._store.append([keys, values])
             return rows[KEYS], rows[VALUES]
-        positions = mx.arange(start, self.offset, dtype=mx.int32)
+        positions = self._new_positions(start)
         if self.method.learns_always:
             self._learned = self.method.learn(keys, self._learned)
         if self._kernels is not None and self._victim is not None and keys.shape[2] == 1:
@@ -184,6 +184,11 @@ class EvictingKVCache:
         self.offset += count
         self._note_trained_context(start)
         return start
+
+    def _new_positions(self, start):
+        if self.offset == start + 1:
+            return mx.array([start], dtype=mx.int32)
+        return mx.arange(start, self.offset, dtype=mx.int32)
 
     def _rank(self, keys, positions):
         if self.method.learn_after is not None and self._learned is None:

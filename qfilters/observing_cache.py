@@ -30,7 +30,7 @@ class ObservingKVCache(EvictingKVCache):
                 "tap that make_prompt_cache installed must stay"
             )
         start = self._count(keys)
-        positions = mx.arange(start, self.offset, dtype=mx.int32)
+        positions = self._new_positions(start)
         slot = None
         if keys.shape[2] == 1:
             end = mx.full((*keys.shape[:2], 1), start, dtype=mx.int32)
