@@ -13,6 +13,7 @@ from pathlib import Path
 import qfilters
 
 # isort: split
+import mlx.core as mx
 import numpy as np
 
 from qfilters import Filters, evaluate_ppl
@@ -53,7 +54,11 @@ def main() -> None:
     evaluate_arms(model, [rows[0][:40]], arms, **how)
     rounds, apart = [], 0.0
     for _ in range(args.repeats):
+        mx.clear_cache()
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
         together, found = timed(evaluate_arms, model, rows, arms, **how)
+        peak = mx.get_peak_memory() - before
         single = {}
         for arm, batched in zip(arms, found, strict=True):
             name = str(arm.method)
@@ -65,12 +70,15 @@ def main() -> None:
             "one_by_one_s": sum(single.values()),
             "times_first": together / single[str(arms[0].method)],
             "of_one_by_one": together / sum(single.values()),
+            "peak_mb": peak / 1e6,
             "single_s": single,
         }
         rounds.append(made)
         print(
             "together {together_s:.1f} s, one by one {one_by_one_s:.1f} s: {times_first:.2f} x the "
-            "first arm, {of_one_by_one:.2f} x all".format(**made),
+            "first arm, {of_one_by_one:.2f} x all; at most {peak_mb:.0f} MB beyond the model".format(
+                **made
+            ),
             flush=True,
         )
     print(f"{len(arms)} arms, budget {args.budget}, steps of {args.step_size}:")
