@@ -74,13 +74,9 @@ def main() -> None:
             "single_s": single,
         }
         rounds.append(made)
-        print(
-            "together {together_s:.1f} s, one by one {one_by_one_s:.1f} s: {times_first:.2f} x the "
-            "first arm, {of_one_by_one:.2f} x all; at most {peak_mb:.0f} MB beyond the model".format(
-                **made
-            ),
-            flush=True,
-        )
+        times = "together {together_s:.1f} s, one by one {one_by_one_s:.1f} s".format(**made)
+        ratios = "{times_first:.2f} x the first arm, {of_one_by_one:.2f} x all".format(**made)
+        print(f"{times}: {ratios}; at most {peak / 1e6:.0f} MB beyond the model", flush=True)
     print(f"{len(arms)} arms, budget {args.budget}, steps of {args.step_size}:")
     for name, text in (("times_first", f"x {arms[0].method} alone"), ("of_one_by_one", "x all")):
         found = [made[name] for made in rounds]

@@ -16,7 +16,7 @@ from qfilters.errors import UsageError
 from qfilters.report import tables
 from qfilters.stats import median_interval
 
-PROMPTS = [list(range(n)) for n in (20, 40)]
+PROMPTS = [list(range(n)) for n in (20, 245)]
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +55,14 @@ def test_figures_are_of_the_rounds(rows):
 
 
 def test_bytes_held_are_those_of_the_rows(rows):
-    """Two layers, 2 heads of 64, float32; buffers of 256 slots, or of the budget and one more."""
+    """Two layers, 2 heads of 64, float32; 256 slots, which three rounds in a row would overflow."""
     row_bytes = 2 * 2 * 2 * 64 * 4
     by_way = {(row["context"], row["path"], row["budget"]): row["held_mb"] for row in rows}
-    assert by_way[40, "none", None] == pytest.approx(256 * row_bytes / 1e6)
-    assert by_way[40, "rotating", 16] == pytest.approx(16 * row_bytes / 1e6)
+    assert by_way[245, "none", None] == pytest.approx(256 * row_bytes / 1e6)
+    assert by_way[245, "rotating", 16] == pytest.approx(16 * row_bytes / 1e6)
     more = 2 * 2 * (17 * 8 + 4) + 2 * 4
-    assert by_way[40, "knorm", 16] == pytest.approx((17 * row_bytes + more) / 1e6)
-    assert by_way[40, "quantized(bits=4)", None] < by_way[40, "none", None] / 4
+    assert by_way[245, "knorm", 16] == pytest.approx((17 * row_bytes + more) / 1e6)
+    assert by_way[245, "quantized(bits=4)", None] < by_way[245, "none", None] / 4
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text"])

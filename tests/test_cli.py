@@ -194,7 +194,8 @@ def test_arms_share_passes_unless_told_not_to(cli, artifact, tmp_path):
         same = ("method", "budget", "sinks", "recent", "tokens_kept", "cache_bytes", "bytes_ratio")
         assert [one[name] for name in same] == [other[name] for name in same]
     (folder / "results_random_32.json").unlink()
-    again = json.loads(cli("ppl", "--json", "--resume").stdout)["rows"]
+    (tmp_path / "again.yaml").write_text((folder / "config.yaml").read_text())
+    again = json.loads(cli("ppl", "--json", "--resume", config="again.yaml").stdout)["rows"]
     assert again[:-1] == single[:-1]
     written = json.loads((folder / "results_random_32.json").read_text())
     assert written["qfilters"]["config"]["batch_arms"] is True
