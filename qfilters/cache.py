@@ -13,10 +13,10 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.base import create_causal_mask
 
 from .errors import QFiltersWarning
-from .kernels import Fused, kernel_name, reference
+from .kernels import Fused, kernel_name, reference, take_rows
 from .methods import Layer, Method
 from .rows import RowStore
-from .select import RANK_NAN, protect, rank, victim
+from .select import RANK_NAN, next_victim, rank, rank_row
 
 KEYS, VALUES, RANKS, POSITIONS = range(4)
 
@@ -48,6 +48,7 @@ class EvictingKVCache:
     ):
         self.method, self.layer = method, layer
         self.budget, self.sinks, self.recent = budget, sinks, recent
+        self._sinks = mx.array(sinks, dtype=mx.int32)
         self.offset = 0
         self.peak_rows = 0
         self._kernels = kernels
@@ -71,14 +72,14 @@ class EvictingKVCache:
         if not self.method.evicts:
             rows = self._store.append([keys, values])
             return rows[KEYS], rows[VALUES]
-        positions = mx.arange(start, self.offset, dtype=mx.int32)
+        positions = self._new_positions(start)
         if self.method.learns_always:
             self._learned = self.method.learn(keys, self._learned)
         if self._kernels is not None and self._victim is not None and keys.shape[2] == 1:
             return self._replace(keys, values, positions)
         ranks = self._rank(keys, positions)
         rows, stored = self._place([keys, values, ranks, positions])
-        if self._learns_now():
+        if self._learns_now(self.method, self._learned):
             self._learned = self.method.learn(rows[KEYS], None)
             rows[RANKS] = self._rank(rows[KEYS], rows[POSITIONS][0, 0])
             if stored:
@@ -166,7 +167,7 @@ class EvictingKVCache:
     @property
     def nan_rows(self) -> int:
         """Rows with a NaN score met when chunks were selected, over all heads."""
-        return 0 if self._nan_rows is None else self._nan_rows.item()
+        return 0 if self._nan_rows is None else self._nan_rows.sum().item()
 
     @property
     def row_bytes(self) -> int:
@@ -184,14 +185,20 @@ class EvictingKVCache:
         self._note_trained_context(start)
         return start
 
+    def _new_positions(self, start):
+        if self.offset == start + 1:
+            return mx.array([start], dtype=mx.int32)
+        return mx.arange(start, self.offset, dtype=mx.int32)
+
     def _rank(self, keys, positions):
         if self.method.learn_after is not None and self._learned is None:
             return mx.zeros(keys.shape[:3], dtype=mx.int32)
-        return rank(self.method.score(keys, positions, self.layer, self._learned))
+        ranks = rank_row if keys.shape[2] == 1 else rank
+        return ranks(self.method.score(keys, positions, self.layer, self._learned))
 
-    def _learns_now(self):
-        after = self.method.learn_after
-        if after is None or self._learned is not None:
+    def _learns_now(self, method, learned):
+        after = method.learn_after
+        if after is None or learned is not None:
             return False
         return self.offset >= after or self.offset > self.budget
 
@@ -200,9 +207,9 @@ class EvictingKVCache:
 
         They are, unless a chunk of several tokens exceeds the budget: then `_evict` stores.
         """
-        new[POSITIONS] = mx.broadcast_to(new[POSITIONS], new[KEYS].shape[:3])
         if self._victim is not None and new[KEYS].shape[2] == 1:
             return self._store.put(self._victim, new), True
+        new[POSITIONS] = mx.broadcast_to(new[POSITIONS], new[KEYS].shape[:3])
         if self._victim is None and self.offset <= self.budget + 1:
             return self._store.append(new, most=self.budget + 1), True
         if self._store.buffers is None:
@@ -220,10 +227,8 @@ class EvictingKVCache:
             following = self._kernels.next_victim(ranks, *held, *now)
         else:
             ranks, following = self._kernels.replace(keys, directions, *held, *now)
-        position = mx.broadcast_to(position, ranks.shape)
         rows = self._store.put(self._victim, [keys, values, ranks, position])
-        # A decode loop evaluates the next token only, and the count would hold the ranks.
-        self._victim = mx.depends(following, self._nan_rows)
+        self._victim = following
         return rows[KEYS], rows[VALUES]
 
     def _evict(self, rows, ranks, stored):
@@ -236,26 +241,34 @@ class EvictingKVCache:
         """
         if self.offset <= self.budget:
             return
-        self._count_nan(ranks, stored)
+        counted = self._count_nan(ranks, stored)
         how = (rows[POSITIONS], self.sinks, self.offset - self.recent)
         if stored:
-            lifted = protect(ranks, *how)
+            limit = mx.array(how[-1], dtype=mx.int32)
+            self._victim = next_victim(ranks, rows[POSITIONS], self._sinks, limit)
+        else:
+            # The last slot is free: its row is overwritten before anything reads it.
+            path = self._kernels or reference
+            kept = path.select(ranks, *how, self.budget, self.budget + 1)
+            copies = path.compact(*rows[: POSITIONS + 1], kept)
+            more = [take_rows(x, kept[-x.shape[0] :]) for x in rows[POSITIONS + 1 :]]
+            self._store.keep([*copies, *more])
+            self._victim = mx.full((*kept.shape[:2], 1), self.budget, dtype=mx.int32)
+        if counted:
             # A decode loop evaluates the next token only, and the count would hold the ranks.
-            lifted = mx.depends(lifted, self._nan_rows)
-            self._victim = victim(lifted, rows[POSITIONS])
-            return
-        # The last slot is free: its row is overwritten before anything reads it.
-        path = self._kernels or reference
-        kept = path.select(ranks, *how, self.budget, self.budget + 1)
-        self._store.keep(path.compact(*rows, kept))
-        self._victim = mx.full((*kept.shape[:2], 1), self.budget, dtype=mx.int32)
+            self._victim = mx.depends(self._victim, self._nan_rows)
 
     def _count_nan(self, ranks, stored):
-        """Count NaN scores when a chunk is selected: in its new rows, the first time in all."""
-        if self._victim is None:
-            self._nan_rows = (ranks == RANK_NAN).sum()
-        elif not stored:
-            self._nan_rows = self._nan_rows + (ranks[:, :, self.budget :] == RANK_NAN).sum()
+        """Count NaN scores of every batch row when a chunk is selected; whether that is now.
+
+        In its new rows, the first time in all.
+        """
+        if self._victim is not None and stored:
+            return False
+        old = 0 if self._victim is None else self._nan_rows
+        new = ranks if self._victim is None else ranks[:, :, self.budget :]
+        self._nan_rows = old + (new == RANK_NAN).sum(axis=(1, 2))
+        return True
 
     def _live_rows(self):
         """The live rows after an eviction, in temporal order."""

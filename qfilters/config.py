@@ -15,19 +15,21 @@ import yaml
 from pydantic import ValidationError
 
 from .arms import MethodSpec, check_budget, default_recent, split_ints, split_methods
-from .errors import UsageError
-from .settings import (
+from .commands import (
     COMMANDS,
+    BenchConfig,
     CalibrateConfig,
     GenerateConfig,
     InspectConfig,
     PplConfig,
     RulerConfig,
-    Settings,
 )
+from .errors import UsageError
+from .settings import Settings
 
 __all__ = [
     "COMMANDS",
+    "BenchConfig",
     "CalibrateConfig",
     "GenerateConfig",
     "InspectConfig",

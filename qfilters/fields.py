@@ -79,6 +79,7 @@ def _ratios(values: tuple[float, ...] | None) -> tuple[float, ...] | None:
 
 Rows = Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
 Positive = Annotated[int, BeforeValidator(_not_bool), Field(ge=1)]
+Repeats = Annotated[int, BeforeValidator(_not_bool), Field(ge=3)]
 Length = Annotated[int, BeforeValidator(_not_bool), Field(ge=2)]
 Samples = Annotated[int, BeforeValidator(_not_bool), AfterValidator(_all_or_some)]
 Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
@@ -103,7 +104,7 @@ Depths = Annotated[
     tuple[Annotated[Number, Field(ge=0, le=100)], ...] | None, BeforeValidator(_numbers)
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
-Lengths = Annotated[tuple[int, ...], BeforeValidator(split_ints)]
+Lengths = Annotated[tuple[Length, ...], BeforeValidator(split_ints)]
 Text = Annotated[str, AfterValidator(_not_blank)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 JsonObject = Annotated[dict[str, Any], BeforeValidator(_json_object)]

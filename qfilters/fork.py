@@ -79,12 +79,12 @@ class Arm:
     recent: int | None = None
     skip: int = 0
 
-    def layers(self, count: int, length: int) -> list[tuple[int | None, int, int]]:
+    def layers(self, count: int, length: int | None = None) -> list[tuple[int | None, int, int]]:
         """Rows, sinks and recent rows of every layer that evicts; None keeps all rows.
 
         Args:
             count: layers that evict.
-            length: tokens of the context.
+            length: tokens of the context; None in `stream`, where it is not known.
 
         Raises:
             UsageError: the budget leaves no room beside the protected rows.

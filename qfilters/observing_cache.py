@@ -30,16 +30,19 @@ class ObservingKVCache(EvictingKVCache):
                 "tap that make_prompt_cache installed must stay"
             )
         start = self._count(keys)
-        shape = (*keys.shape[:3], *self.method.statistic_shape)
-        positions = mx.arange(start, self.offset, dtype=mx.int32)
+        positions = self._new_positions(start)
         slot = None
         if keys.shape[2] == 1:
             end = mx.full((*keys.shape[:2], 1), start, dtype=mx.int32)
             slot = end if self._victim is None else self._victim
-        new = [keys, values, mx.zeros(shape, dtype=mx.float32), positions]
-        rows, stored = self._place(new)
+        rows, stored = self._place([keys, values, *self._fresh(keys, positions)])
         self._waiting = rows, stored, slot
         return rows[KEYS], rows[VALUES]
+
+    def _fresh(self, keys, positions):
+        """What is kept of new rows beside their keys and values."""
+        shape = (*keys.shape[:3], *self.method.statistic_shape)
+        return mx.zeros(shape, dtype=mx.float32), positions
 
     def observe(self, queries, keys, values, *, scale, mask, sinks):
         """Update the statistic with one attention call, and evict down to the budget.

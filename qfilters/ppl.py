@@ -8,7 +8,11 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from .arms_cache import arm_of
+from .batches import make_arms_cache, sort_arms
 from .errors import QFiltersError, UsageError
+from .filters import Filters
+from .fork import Arm
 from .future import future_attention
 from .prompt_cache import account, as_method, make_prompt_cache
 
@@ -21,7 +25,7 @@ class PplResult:
         nll: total nats per sequence, in the order of the rows.
         n_tokens: predicted tokens per sequence.
         accounts: `prompt_cache.account` at the end of each sequence.
-        seconds: wall time.
+        seconds: wall time; of arms that shared their passes, an equal share of it.
     """
 
     nll: list[float] = field(default_factory=list)
@@ -32,7 +36,11 @@ class PplResult:
     @property
     def perplexity(self) -> float:
         """exp(total nats / total predicted tokens)."""
-        return float(np.exp(sum(self.nll) / sum(self.n_tokens)))
+        return _perplexity(self.nll, self.n_tokens)
+
+
+def _perplexity(nll, n_tokens) -> float:
+    return float(np.exp(sum(nll) / sum(n_tokens)))
 
 
 def evaluate_ppl(
@@ -60,37 +68,95 @@ def evaluate_ppl(
         UsageError: a row too short, or a bad step size.
         QFiltersError: the model's logits are not finite.
     """
+
+    def caches_of(row):
+        method = as_method(cache_options.get("method", "qfilters"))
+        known = {"future": future_attention(model, row)} if method.needs_future else {}
+        return make_prompt_cache(model, **cache_options, **known)
+
+    def told(done, total, found):
+        if progress:
+            progress(done, total, found[0])
+
+    return _run(model, rows, step_size, 1, caches_of, lambda caches: [account(caches)], told)[0]
+
+
+def evaluate_arms(
+    model,
+    rows: list[list[int]],
+    arms: list[Arm],
+    *,
+    step_size: int = 32,
+    filters: Filters | None = None,
+    progress: Callable[[int, int, list[float]], None] | None = None,
+) -> list[PplResult]:
+    """As `evaluate_ppl` for several arms that share every forward pass, a batch row for each.
+
+    What arms keep and predict does not depend on the others, up to the rounding of products that
+    are computed for all rows at once.
+
+    Args:
+        model: an mlx-lm model.
+        rows: token ids, each row at least 2 long.
+        arms: of one batch, as `batches.batches` puts them together.
+        step_size: tokens per forward pass.
+        filters: for the projection methods.
+        progress: called with (tokens done, tokens in all, perplexities so far).
+
+    Returns:
+        One result per arm; its `seconds` are those of the batch, divided by the arms.
+
+    Raises:
+        UsageError: arms that do not fit together, or as `evaluate_ppl`.
+        QFiltersError: the model's logits are not finite.
+    """
+    ordered = sort_arms(arms)
+
+    def caches_of(row):
+        known = None
+        if any(arm.method.needs_future for arm in arms):
+            known = future_attention(model, row)
+        return make_arms_cache(model, ordered, filters, known)
+
+    def accounts(caches):
+        own = [[arm_of(cache, b) for cache in caches] for b in range(len(ordered))]
+        return [account(those) for those in own]
+
+    def told(done, total, found):
+        if progress:
+            progress(done, total, [found[ordered.index(arm)] for arm in arms])
+
+    found = _run(model, rows, step_size, len(arms), caches_of, accounts, told)
+    return [found[ordered.index(arm)] for arm in arms]
+
+
+def _run(model, rows, step_size, count, caches_of, accounts, told) -> list[PplResult]:
+    """Feed all rows to batches of `count` equal rows; a result per batch row."""
     if step_size < 1:
         raise UsageError(f"step_size must be at least 1, not {step_size}")
     if not rows or min(map(len, rows)) < 2:
         raise UsageError("perplexity needs rows of at least 2 tokens")
-    result, start = PplResult(), time.perf_counter()
+    start = time.perf_counter()
+    nll, n_tokens, ends = np.zeros((len(rows), count)), [0] * len(rows), []
     total, done = sum(len(row) - 1 for row in rows), 0
-    for row in rows:
-        caches = _caches(model, row, cache_options)
-        tokens = mx.array(row)
-        result.nll.append(0.0)
-        result.n_tokens.append(0)
+    for i, row in enumerate(rows):
+        caches = caches_of(row)
+        tokens = mx.broadcast_to(mx.array(row), (count, len(row)))
         for first in range(0, len(row) - 1, step_size):
             last = min(first + step_size, len(row) - 1)
-            logits = model(tokens[None, first:last], cache=caches).astype(mx.float32)
-            targets = tokens[None, first + 1 : last + 1]
-            nll = nn.losses.cross_entropy(logits, targets, reduction="none")
-            mx.eval(nll, [c.state for c in caches])
-            result.nll[-1] += float(np.array(nll, dtype=np.float64).sum())
-            result.n_tokens[-1] += last - first
+            logits = model(tokens[:, first:last], cache=caches).astype(mx.float32)
+            targets = tokens[:, first + 1 : last + 1]
+            losses = nn.losses.cross_entropy(logits, targets, reduction="none")
+            mx.eval(losses, [c.state for c in caches])
+            nll[i] += np.array(losses, dtype=np.float64).sum(axis=1)
+            n_tokens[i] += last - first
             done += last - first
-            if progress:
-                progress(done, total, result.perplexity)
-        if not np.isfinite(result.nll[-1]):
-            raise QFiltersError(f"sequence {len(result.nll)}: the model's logits are not finite")
-        result.accounts.append(account(caches))
-    result.seconds = time.perf_counter() - start
-    return result
-
-
-def _caches(model, row, options):
-    method = as_method(options.get("method", "qfilters"))
-    if not method.needs_future:
-        return make_prompt_cache(model, **options)
-    return make_prompt_cache(model, **options, future=future_attention(model, row))
+            told(done, total, [_perplexity(x, n_tokens) for x in nll.T])
+        if not np.isfinite(nll[i]).all():
+            raise QFiltersError(f"sequence {i + 1}: the model's logits are not finite")
+        ends.append(accounts(caches))
+    seconds = (time.perf_counter() - start) / count
+    return [
+        PplResult(nll[:, b].tolist(), n_tokens, [end[b] for end in ends], seconds)
+        for b in range(count)
+    ]

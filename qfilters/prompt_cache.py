@@ -53,7 +53,7 @@ def make_prompt_cache(
         _check_counts(budget=budget, sinks=sinks, recent=recent)
         sinks = method.sinks_of(sinks)
         check_room(method, budget, sinks, recent)
-        _note_no_recent(method, recent_rows(method, budget, sinks, recent))
+        note_no_recent(method, recent_rows(method, budget, sinks, recent))
     if isinstance(filters, str | Path) and method.needs_filters:
         filters = Filters.load(filters)
     if method.needs_future and future is None:
@@ -173,7 +173,8 @@ def check_room(method: Method, budget: int, sinks: int, recent: int | None) -> N
         raise UsageError(f"budget {error}{window}") from None
 
 
-def _note_no_recent(method: Method, recent: int) -> None:
+def note_no_recent(method: Method, recent: int) -> None:
+    """Warn when a method that judges rows protects none of the newest."""
     if recent == 0 and method.family != "structural":
         text = (
             "recent 0 is the paper's setting: the newest rows can be evicted, which costs "

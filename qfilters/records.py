@@ -36,7 +36,8 @@ class PplRow(TypedDict):
     full_cache_bytes: int  # what a full cache would hold
     bytes_ratio: float  # full_cache_bytes / (cache_bytes + bytes of the filters)
     kernel: str  # what chose and copied rows: metal, cuda or reference
-    seconds: float
+    seconds: float  # wall time; where arms shared passes, that of all of them over their number
+    arms: int  # arms that shared the forward passes, this one included
     mode: str  # `stream`: the budget holds after every forward pass
 
 

@@ -39,9 +39,20 @@ __all__ = [
     "sanitize",
 ]
 
-# Settings that say where to put a result or how to show it: they do not change the numbers.
+# Settings that say how a result is worked out, kept or shown: they do not change the numbers.
 NOT_IN_ID = frozenset(
-    {"config", "output", "save", "resume", "overwrite", "json", "figures", "plots", "dump_prompts"}
+    [
+        "config",
+        "output",
+        "save",
+        "resume",
+        "overwrite",
+        "json",
+        "figures",
+        "plots",
+        "dump_prompts",
+        "batch_arms",
+    ]
 )
 # Settings that may hold a path: only the last part counts, so that the id is the same everywhere.
 PATHS = frozenset({"model", "adapter_path", "filters", "compare", "data_path", "haystack"})

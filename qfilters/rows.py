@@ -11,6 +11,8 @@ from .kernels import put_row, take_rows
 class RowStore:
     """Parallel buffers whose first `count` slots hold rows.
 
+    A buffer of fewer batch rows than the others belongs to the last ones.
+
     `in_order`: slots stand as `keep` left them, no row was put elsewhere since.
 
     Args:
@@ -61,7 +63,10 @@ class RowStore:
     def put(self, slot: mx.array, new: list[mx.array]) -> list[mx.array]:
         """Write one row per head into `slot`, int32 `[B, H_kv, 1]`, and return all rows."""
         self.in_order = False
-        self.buffers = [put_row(x, slot, row) for x, row in zip(self.buffers, new, strict=True)]
+        slots = {3: slot, 4: slot[..., None]}
+        self.buffers = [
+            put_row(x, _of(x, slots[x.ndim]), row) for x, row in zip(self.buffers, new, strict=True)
+        ]
         return list(self.buffers)
 
     def write(self, which: int, rows: mx.array) -> None:
@@ -70,7 +75,7 @@ class RowStore:
 
     def take(self, index: mx.array) -> list[mx.array]:
         """Copies of the rows in slots `index`, int32 `[B, H_kv, K]`."""
-        return [take_rows(x, index) for x in self.buffers]
+        return [take_rows(x, _of(x, index)) for x in self.buffers]
 
     def keep(self, rows: list[mx.array]) -> None:
         """Hold these rows from now on, and no others."""
@@ -82,3 +87,9 @@ class RowStore:
     def nbytes(self) -> int:
         """Bytes of the buffers."""
         return sum(x.nbytes for x in self.buffers or ())
+
+
+def _of(buffer, index):
+    """The part of an index that a buffer's batch rows have."""
+    count = buffer.shape[0]
+    return index if index.shape[0] == count else index[-count:]

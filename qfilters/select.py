@@ -11,6 +11,7 @@ import mlx.core as mx
 
 RANK_PROTECTED = 2**31 - 1
 RANK_NAN = -(2**31)
+_INFINITY = 0x7F800000  # the bits of +inf; those of a NaN, without its sign, are above
 
 
 def rank(scores: mx.array) -> mx.array:
@@ -22,9 +23,11 @@ def rank(scores: mx.array) -> mx.array:
     Returns:
         int32 `[...]`, at most the rank of +inf, which is below `RANK_PROTECTED`.
     """
-    bits = (scores + 0.0).view(mx.int32)
+    bits = scores.view(mx.int32)
     ordered = bits ^ ((bits >> 31) & RANK_PROTECTED)
-    return mx.where(mx.isnan(scores), RANK_NAN, ordered)
+    # -0 alone comes out as -1.
+    ordered = mx.where(ordered == -1, 0, ordered)
+    return mx.where((bits & RANK_PROTECTED) > _INFINITY, RANK_NAN, ordered)
 
 
 def protect(ranks: mx.array, positions: mx.array, sinks: int, limit: int) -> mx.array:
@@ -78,3 +81,21 @@ def victim(ranks: mx.array, positions: mx.array) -> mx.array:
     """
     worst = ranks == ranks.min(axis=-1, keepdims=True)
     return mx.argmax(mx.where(worst, positions, -1), axis=-1, keepdims=True).astype(mx.int32)
+
+
+# For every decoded token: the rank of its row and who goes next, in one call and few operations.
+
+
+@mx.compile
+def rank_row(scores: mx.array) -> mx.array:
+    """`rank`, compiled for shapes that come again and again."""
+    return rank(scores)
+
+
+@mx.compile
+def next_victim(ranks: mx.array, positions: mx.array, sinks: mx.array, limit: mx.array) -> mx.array:
+    """`victim` of the rows that `protect` leaves free; `sinks` and `limit` are int32 arrays."""
+    lifted = protect(ranks, positions, sinks, limit)
+    # Among equal ranks the highest position comes first; all of it fits into 64 bits.
+    order = lifted.astype(mx.int64) * 2**32 + (2**31 - 1 - positions)
+    return mx.argmin(order, axis=-1, keepdims=True).view(mx.int32)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+from .commands import CalibrateConfig
 from .errors import FilterError, QFiltersWarning, UsageError
 from .results import sanitize
-from .settings import CalibrateConfig, Settings
+from .settings import Settings
 
 FILTERS = Path("artifacts/filters")
 RESULTS = Path("artifacts/results")

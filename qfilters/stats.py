@@ -116,6 +116,14 @@ def gap_closed(
     return found, *_bootstrap(samples, share, iters, seed, level)
 
 
+def median_interval(
+    values: Sequence[float], iters: int = 10_000, seed: int = 0, level: float = 0.95
+) -> tuple[float, float, float]:
+    """Median of values, shape `[N]`, with its percentile bootstrap interval; N >= 2."""
+    sample = np.asarray(values, dtype=np.float64)
+    return float(np.median(sample)), *_bootstrap((sample,), np.median, iters, seed, level)
+
+
 def _bootstrap(samples, statistic, iters: int, seed: int, level: float) -> tuple[float, float]:
     # Percentile, not BCa: BCa is NaN when all values are equal, and covers no better (see tests).
     from scipy.stats import bootstrap

@@ -1,16 +1,19 @@
 """A perplexity sweep: every method at every budget on the same rows, kept as it goes.
 
-Arms run one by one; an arm that is on disk is not run again. Knows no command line.
+Arms of one budget share their forward passes; an arm that is on disk is not run again. Knows no
+command line.
 """
 
 import warnings
 from dataclasses import dataclass
 
+from .batches import batches
 from .errors import QFiltersWarning
+from .fork import Arm
 from .methods import Method
 from .plan import fingerprint
 from .platform import provenance
-from .ppl import PplResult, evaluate_ppl
+from .ppl import PplResult, evaluate_arms, evaluate_ppl
 from .prompt_cache import kernels_for, recent_rows
 from .results import RunFolder, TaskResult, lm_eval_document, open_run, result_name
 from .session import RESULTS, Session, filters_sha256
@@ -70,48 +73,66 @@ def open_sweep(session: Session, methods: list[Method], command: list[str]) -> S
     return Sweep(methods, rows, corpus, facts, run)
 
 
-def _arms(methods, budgets):
+def _arms(methods, s) -> list[Arm]:
     """All pairs, methods first; a method that keeps everything has one arm and no budget."""
-    return [(m, b) for m in methods for b in (budgets if m.evicts else (None,))]
+    budgets = s.budgets_for(s.sequence_length)
+    return [
+        Arm(m, b, s.sinks, s.recent) for m in methods for b in (budgets if m.evicts else (None,))
+    ]
 
 
-def run_sweep(session: Session, sweep: Sweep):
-    """Yield the `records.PplRow` of every arm, from the folder where it is there already.
+def run_sweep(session: Session, sweep: Sweep) -> list[dict]:
+    """The `records.PplRow` of every arm, from the folder where it is there already.
 
-    Each arm is written as soon as it is measured, so an interruption loses one arm.
+    Arms that keep equally many rows share their forward passes (`batches.batches`), unless the
+    settings say otherwise or insist on fused kernels, which choose for one arm at a time. Every
+    batch is written as soon as it is measured, so an interruption loses one batch.
     """
-    s = session.settings
-    for method, budget in _arms(sweep.methods, s.budgets_for(s.sequence_length)):
-        name = result_name(str(method), budget)
-        known = sweep.run.read_json(name) if sweep.run else None
-        if known:
-            yield known["qfilters"]["eviction"]
-            continue
-        row = _run_arm(session, sweep.rows, method, budget)
-        if sweep.run:
-            sweep.run.write_json(name, _lm_eval(session, row, sweep.provenance))
-        yield row
+    s, known = session.settings, {}
+    arms = _arms(sweep.methods, s)
+    for arm in arms:
+        kept = sweep.run.read_json(_file(arm)) if sweep.run else None
+        if kept:
+            known[arm] = kept["qfilters"]["eviction"]
+    missing = [arm for arm in arms if arm not in known]
+    together = [[arm] for arm in missing]
+    if s.batch_arms and not s.use_kernel:
+        longest = max(map(len, sweep.rows)) - 1
+        together = batches(session.model, missing, longest)
+    for batch in together:
+        for arm, row in zip(batch, _run_batch(session, sweep.rows, batch), strict=True):
+            known[arm] = row
+            if sweep.run:
+                sweep.run.write_json(_file(arm), _lm_eval(session, row, sweep.provenance))
+    return [known[arm] for arm in arms]
 
 
-def _run_arm(session, rows, method, budget):
-    s = session.settings
-    name = f"{method} {'full' if budget is None else budget}"
-    result = evaluate_ppl(
-        session.model,
-        rows,
-        step_size=s.step_size,
-        progress=session.watch(name, sum(len(row) - 1 for row in rows)),
-        method=method,
-        budget=budget,
-        sinks=s.sinks,
-        recent=s.recent,
-        filters=session.filters if method.needs_filters else None,
-        use_kernel=s.use_kernel,
-    )
-    return _row(result, method, budget, s)
+def _file(arm):
+    return result_name(str(arm.method), arm.budget)
 
 
-def _row(result: PplResult, method: Method, budget: int | None, s) -> dict:
+def _run_batch(session, rows, batch):
+    s, total = session.settings, sum(len(row) - 1 for row in rows)
+    names = [f"{arm.method} {'full' if arm.budget is None else arm.budget}" for arm in batch]
+    bars = [session.watch(name, total) for name in names]
+
+    def progress(done, total, perplexities):
+        for bar, perplexity in zip(bars, perplexities, strict=True):
+            bar(done, total, perplexity)
+
+    filters = session.filters if any(arm.method.needs_filters for arm in batch) else None
+    how = {"step_size": s.step_size, "filters": filters}
+    if len(batch) > 1:
+        found = evaluate_arms(session.model, rows, batch, progress=progress, **how)
+    else:
+        [arm], how["use_kernel"] = batch, s.use_kernel
+        how |= {name: getattr(arm, name) for name in ("method", "budget", "sinks", "recent")}
+        found = [evaluate_ppl(session.model, rows, progress=bars[0], **how)]
+    return [_row(result, arm, s, len(batch)) for arm, result in zip(batch, found, strict=True)]
+
+
+def _row(result: PplResult, arm: Arm, s, together: int) -> dict:
+    method, budget = arm.method, arm.budget
     low, high = bootstrap_perplexity(result.nll, result.n_tokens, s.bootstrap_iters, s.seed)
     account = result.accounts[-1]
     sinks = recent = None
@@ -133,6 +154,7 @@ def _row(result: PplResult, method: Method, budget: int | None, s) -> dict:
         **account,
         "step_size": s.step_size,
         "seconds": result.seconds,
+        "arms": together,
         "mode": "stream",
     }
 

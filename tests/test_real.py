@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from qfilters import Filters, evaluate_ppl, load, make_prompt_cache
+from qfilters.fork import Arm
 from qfilters.generate import GenerationStats, chat_prompt, stream_text
+from qfilters.ppl import evaluate_arms
+from qfilters.prompt_cache import as_method
 from qfilters.text import load_corpus, token_rows
 
 pytestmark = pytest.mark.real
@@ -42,3 +45,17 @@ def test_eviction_by_filters_costs_less_than_by_chance(real):
         for m in ("none", "qfilters", "random")
     )
     assert none < ours < chance
+
+
+def test_arms_in_one_batch_are_the_arms_alone(real):
+    """One token at a time and in chunks, by filters, by norms and by attention."""
+    model, tokenizer = real
+    rows = token_rows(load_corpus("builtin", "evaluation"), tokenizer, 1, 100)
+    filters = Filters.load(SHIPPED)
+    arms = [Arm(as_method(name), 16) for name in ("qfilters", "h2o", "knorm")]
+    for row, step in ((rows[0][:28], 1), (rows[0], 20)):
+        found = evaluate_arms(model, [row], arms, step_size=step, filters=filters)
+        for arm, result in zip(arms, found, strict=True):
+            how = {"method": arm.method, "budget": 16, "filters": filters}
+            alone = evaluate_ppl(model, [row], step_size=step, **how)
+            assert abs(result.nll[0] - alone.nll[0]) / len(row) < 1e-4

@@ -5,7 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obvious import stay
 
-from qfilters.select import RANK_NAN, RANK_PROTECTED, protect, rank, survivors, victim
+from qfilters.select import (
+    RANK_NAN,
+    RANK_PROTECTED,
+    next_victim,
+    protect,
+    rank,
+    rank_row,
+    survivors,
+    victim,
+)
 
 NAN, INF = float("nan"), float("inf")
 SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
@@ -122,3 +131,18 @@ def test_a_large_selection_is_exact():
         np.testing.assert_array_equal(
             np.array(survivors(ranks, budget)), stay(scores, budget, 0, 0)
         )
+
+
+@settings(deadline=None)
+@given(selections() | few_values)
+def test_what_a_decoded_token_asks_is_answered_alike(case):
+    """`rank_row` is `rank`; `next_victim` is `protect` and `victim`, for rows in any order."""
+    scores, _, sinks, recent = case
+    lifted, positions = lifted_ranks(scores, sinks, recent)
+    plain = rank(mx.array(scores))
+    assert mx.array_equal(rank_row(mx.array(scores)), plain)
+    at = mx.array(np.random.default_rng(0).permutation(scores.shape[-1]))
+    limit = mx.array(scores.shape[-1] - recent, dtype=mx.int32)
+    found = next_victim(plain[..., at], positions[..., at], mx.array(sinks, dtype=mx.int32), limit)
+    assert found.dtype == mx.int32
+    assert mx.array_equal(found, victim(lifted[..., at], positions[..., at]))

@@ -5,14 +5,60 @@ from typing import Annotated
 import typer
 
 from . import options as o
-from .console import command_words, note, out, table
+from .console import command_words, note, out, print_defaults, progress, table
 
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine.")
 
 
-@bench.callback()
-def _group() -> None:
-    """A group although it has one command, so that others can join it."""
+@bench.command()
+def decode(
+    model: o.Model = None,
+    adapter_path: o.AdapterPath = None,
+    trust_remote_code: o.TrustRemoteCode = None,
+    dtype: o.Dtype = None,
+    method: o.Contenders = None,
+    budget: o.BenchBudgets = None,
+    compression_ratio: o.CompressionRatio = None,
+    sinks: o.Sinks = None,
+    recent: o.Recent = None,
+    kernel: o.Kernel = None,
+    filters: o.Filters = None,
+    auto_calibrate: o.AutoCalibrate = None,
+    prefill_step_size: o.PrefillStepSize = None,
+    prompt_tokens: o.PromptTokens = None,
+    generation_tokens: o.GenerationTokens = None,
+    num_trials: o.NumTrials = None,
+    save: o.Save = None,
+    overwrite: o.Overwrite = None,
+    json: o.Json = None,
+    config: o.Config = None,
+) -> None:
+    """Time decoding with a full cache, with mlx-lm's remedies, and with methods.
+
+    \b
+    qfilters bench decode --prompt-tokens 1024,4096 --budget 256
+    qfilters bench decode --method "none,quantized(bits=4),qfilters,h2o" --num-trials 15
+    """
+    flags = {k: v for k, v in locals().items() if k != "config"}
+    from ..config import BenchConfig, resolve
+
+    settings = resolve(BenchConfig, config, flags)
+    from ..bench_decode import decode_cells
+    from ..decode_run import run_decode_bench
+    from ..results import dump_json
+    from ..session import Session
+
+    print_defaults(settings)
+    with progress() as watch:
+        session = Session(settings, watch)
+        made, folder = run_decode_bench(session, command_words(), note)
+    if folder:
+        note(f"kept in {folder}")
+    if settings.as_json:
+        out(dump_json(made))
+        return
+    columns, cells = decode_cells(made["rows"])
+    table(f"decoding with {session.model_id}", columns, cells)
 
 
 @bench.command()

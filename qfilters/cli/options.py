@@ -113,6 +113,22 @@ PrefillStepSize = _option(
     default="256 on CPU, else 2048",
 )
 
+Contenders = _option(
+    str,
+    "Comma list: none, rotating, quantized (mlx-lm's caches), methods; ratios are to the first.",
+    EVICTION,
+    "--method",
+    default="none,rotating,quantized,qfilters",
+)
+BenchBudgets = _option(
+    str, f"{BUDGET_TEXT} Comma list.", EVICTION, "--budget", "--max-kv-size", default="256"
+)
+PromptTokens = _option(
+    str, "Tokens of the prompt. Comma list.", DATA, "--prompt-tokens", default="512,2048"
+)
+GenerationTokens = _option(int, "New tokens per round.", DATA, "--generation-tokens", default=100)
+NumTrials = _option(int, "Rounds, at least 3.", DATA, "--num-trials", default=5)
+
 DataPath = _option(
     str,
     "'builtin', a .txt, .jsonl or .parquet file, or a hub id.",
@@ -135,6 +151,13 @@ PplStep = _option(
 CalibrationSeed = _option(int, "Seed of the order of documents.", DATA, "--seed", default=42)
 PplSeed = _option(
     int, "Seed of the order of documents and of the bootstrap.", DATA, "--seed", default=123
+)
+BatchArms = _option(
+    bool,
+    "Methods of one budget share their forward passes.",
+    DATA,
+    "--batch-arms/--no-batch-arms",
+    default="batch-arms",
 )
 BootstrapIters = _option(
     int, "Resamples for the 95 % interval.", DATA, "--bootstrap-iters", default=10000

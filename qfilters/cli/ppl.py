@@ -24,6 +24,7 @@ def ppl(
     step_size: o.PplStep = None,
     seed: o.PplSeed = None,
     bootstrap_iters: o.BootstrapIters = None,
+    batch_arms: o.BatchArms = None,
     output: o.OutputJson = None,
     save: o.Save = None,
     resume: o.Resume = None,
@@ -51,7 +52,7 @@ def ppl(
     with progress() as watch:
         session = Session(settings, watch)
         sweep = open_sweep(session, methods, command_words())
-        rows = list(run_sweep(session, sweep))
+        rows = run_sweep(session, sweep)
     text = dump_json(document(rows, sweep.provenance))
     if sweep.run:
         sweep.run.write_json("summary.json", document(rows, sweep.provenance))

@@ -19,7 +19,8 @@ def project(keys: mx.array, directions: mx.array) -> mx.array:
     Returns:
         float32 `[B, H_kv, S]`.
     """
-    return (keys.astype(mx.float32) * directions[..., None, :]).sum(axis=-1)
+    # Directions are float32, and so is the product with keys of any type.
+    return (keys * directions[..., None, :]).sum(axis=-1)
 
 
 def take_rows(x: mx.array, index: mx.array) -> mx.array:
@@ -42,11 +43,14 @@ def put_row(x: mx.array, slot: mx.array, row: mx.array) -> mx.array:
 
     Args:
         x: `[B, H_kv, S, D]` or `[B, H_kv, S]`.
-        slot: int32 `[B, H_kv, 1]`.
-        row: `[B, H_kv, 1, D]` or `[B, H_kv, 1]`, cast to the dtype of `x`.
+        slot: int32 `[B, H_kv, 1]`, or with as many axes as `x`.
+        row: `[B, H_kv, 1, D]` or `[B, H_kv, 1]` or broadcastable, cast to the dtype of `x`.
     """
-    at = slot.reshape(*slot.shape, *([1] * (x.ndim - 3)))
-    return mx.put_along_axis(x, at, row.astype(x.dtype), axis=2)
+    if slot.ndim < x.ndim:
+        slot = slot.reshape(*slot.shape, *([1] * (x.ndim - 3)))
+    if row.dtype != x.dtype:
+        row = row.astype(x.dtype)
+    return mx.put_along_axis(x, slot, row, axis=2)
 
 
 def select(

@@ -24,7 +24,7 @@ class QFiltersMean(Method):
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
         """`[B, H_kv, T]`: log of the summed expected exponentials of the group."""
-        means = layer.query_mean.reshape(layer.n_kv_heads, -1, layer.head_dim)
-        group = range(means.shape[1])
-        logits = mx.stack([layer.project(keys, means[:, g]) for g in group], axis=-1)
-        return mx.logsumexp(logits / layer.head_dim**0.5, axis=-1)
+        shape, group = keys.shape[:3], layer.query_mean.shape[0] // layer.n_kv_heads
+        logits = layer.project(mx.repeat(keys, group, axis=1), layer.query_mean)
+        logits = logits.reshape(*shape[:2], group, shape[2]) / layer.head_dim**0.5
+        return mx.logsumexp(logits, axis=2)

@@ -1,6 +1,7 @@
 """random: the control every method must beat."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 import mlx.core as mx
@@ -39,7 +40,18 @@ class Random(Method):
 
     def score(self, keys: mx.array, positions: mx.array, layer: Layer, learned) -> mx.array:
         """keys `[B, H_kv, T, D]` -> `[B, H_kv, T]`."""
-        salt = _mix(_mix(np.array([self.seed], dtype=np.uint32)) + layer.index)
-        heads = mx.array(_mix(salt + np.arange(keys.shape[1], dtype=np.uint32)))
-        bits = _mix(heads[:, None] ^ _mix(positions.astype(mx.uint32) + 1))
-        return mx.broadcast_to((bits >> 8).astype(mx.float32) * 2.0**-24, keys.shape[:3])
+        scores = _uniform(_salts(self.seed, layer.index, keys.shape[1]), positions)
+        return mx.broadcast_to(scores, keys.shape[:3])
+
+
+@cache
+def _salts(seed, layer, heads):
+    """uint32 `[H_kv, 1]`, one salt per head."""
+    salt = _mix(_mix(np.array([seed], dtype=np.uint32)) + layer)
+    return mx.array(_mix(salt + np.arange(heads, dtype=np.uint32)))[:, None]
+
+
+@mx.compile
+def _uniform(salts, positions):
+    bits = _mix(salts ^ _mix(positions.astype(mx.uint32) + 1))
+    return (bits >> 8).astype(mx.float32) * 2.0**-24
