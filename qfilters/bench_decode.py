@@ -152,7 +152,8 @@ def bench_decode(
         speeds, held = {one: [] for one in contenders}, {}
         for turn in range(rounds):
             watch(f"context {len(prompt)}: round {turn + 1} of {rounds}")
-            for one in contenders:
+            # Back and forth, so that a machine that slows down favours nobody.
+            for one in contenders[:: -1 if turn % 2 else 1]:
                 caches = copy.deepcopy(ready[one][0])
                 speeds[one].append(_decode(model, caches, prompt[-1], generated))
                 held[one] = sum(cache.nbytes for cache in caches)
