@@ -146,10 +146,10 @@ class RulerConfig(Eviction):
     mode: Literal["after_prefill", "stream"] = "after_prefill"
     skip_layers: Rows = 0
     prefill_step_size: Positive | None = None
-    haystack: str | None = None
-    source: Literal["synthetic", "files", "hub", "hub-sources"] = "synthetic"
     depth: Depths = None
     vt_chains: Positive = 1
+    haystack: str | None = None
+    source: Literal["synthetic", "files", "hub", "hub-sources"] = "synthetic"
     max_tokens: Positive | None = None
     answer_prefix: bool = True
     chat_template_config: JsonObject = Field({"enable_thinking": False})
@@ -171,6 +171,8 @@ class RulerConfig(Eviction):
     @classmethod
     def _from_files(cls, source: str, info: ValidationInfo) -> str:
         haystack = info.data.get("haystack")
+        if source == "hub" and (info.data.get("depth") or info.data.get("vt_chains", 1) > 1):
+            raise UsageError("hub rows are ready made: leave out --depth and --vt-chains")
         if source == "files" and haystack is None:
             raise UsageError("files needs --haystack FILE")
         if haystack is not None and source.startswith("hub"):

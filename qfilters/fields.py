@@ -60,6 +60,13 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def _names(value: Any) -> Any:
+    names = _split(value)
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{value!r} is not a list of names")
+    return names
+
+
 def _split(value: Any) -> Any:
     return [item.strip() for item in value.split(",")] if isinstance(value, str) else value
 
@@ -70,6 +77,8 @@ def _numbers(value: Any) -> Any:
 
 
 def _ratios(values: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    if values == ():
+        raise UsageError("the list of ratios is empty: give one, or null")
     for value in values or ():
         _at_least_one(value)
         if values.count(value) > 1:
@@ -103,7 +112,7 @@ Ratios = Annotated[tuple[Number, ...] | None, BeforeValidator(_numbers), AfterVa
 Depths = Annotated[
     tuple[Annotated[Number, Field(ge=0, le=100)], ...] | None, BeforeValidator(_numbers)
 ]
-Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Lengths = Annotated[tuple[Length, ...], BeforeValidator(split_ints)]
 Text = Annotated[str, AfterValidator(_not_blank)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_listed)]

@@ -18,7 +18,7 @@ from .future import future_attention
 from .kernels import take_rows
 from .methods import Layer, Method
 from .methods.observing import Attention
-from .plan import make_model_cache
+from .plan import layer_plan, make_model_cache
 from .platform import default_prefill_step_size
 from .prompt_cache import check_room, make_layers, recent_rows
 from .select import protect, rank, survivors
@@ -26,6 +26,10 @@ from .tap import tapped
 
 PADDING_BYTES = 256 * 1024**2
 """What a batch of arms may spend on rows that nothing attends to."""
+BATCH_BYTES = 4 * 1024**3
+"""What the rows of a batch may take; one arm alone may take more."""
+_OWN_MASKS = {"RotatingKVCache", "ArraysCache"}
+"""Caches whose layers do not read the mask of a layer that evicts."""
 
 
 class _Dense(KVCache):
@@ -105,14 +109,27 @@ class Prefill:
 
     Attributes:
         length: tokens of the context.
+        one_mask: attention gets one array mask for all layers, so all must keep equally many rows.
+        may_pad: no layer outside takes its mask from those that evict.
     """
 
-    def __init__(self, methods: list[Method], caches: list, layers: list):
+    def __init__(self, model, methods: list[Method], caches: list, layers: list):
         self.methods, self.caches, self.layers = methods, caches, layers
         self.length = caches[layers[0].index].offset
+        plans = layer_plan(model)
+        self.one_mask = any(plan.array_mask for plan in plans if plan.evicts)
+        others = {plan.cache for plan in plans if not plan.evicts}
+        self.may_pad = not self.one_mask and others <= _OWN_MASKS
+        self._ranks: dict = {}
 
     def sizes(self, arm: Arm) -> tuple[int, ...]:
-        """Rows per KV head that an arm keeps in every layer that evicts."""
+        """Rows per KV head that an arm keeps in every layer that evicts.
+
+        Raises:
+            UsageError: a budget without room, or skipped layers where all share one array mask.
+        """
+        if arm.skip and self.one_mask:
+            raise UsageError("this model shares one array mask between layers: none can be skipped")
         sizes = arm.layers(len(self.layers), self.length)
         return tuple(self.length if n is None else min(n, self.length) for n, *_ in sizes)
 
@@ -133,13 +150,20 @@ class Prefill:
             if rows is None or rows >= self.length:
                 kept.append(mx.broadcast_to(everything, (1, layer.n_kv_heads, self.length)))
                 continue
-            ranks = rank(cache.scores(arm.method))
-            ranks = protect(ranks, everything, sinks, self.length - recent)
+            key = arm.method, layer.index
+            if key not in self._ranks:
+                self._ranks[key] = rank(cache.scores(arm.method))
+            ranks = protect(self._ranks[key], everything, sinks, self.length - recent)
             kept.append(survivors(ranks, rows))
         return kept
 
-    def batches(self, arms: list[Arm], padding_bytes: int = PADDING_BYTES) -> list[list[Arm]]:
-        """The arms in as few batches for `fork` as a limit on padding allows.
+    def batches(
+        self,
+        arms: list[Arm],
+        padding_bytes: int = PADDING_BYTES,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> list[list[Arm]]:
+        """The arms in as few batches for `fork` as limits on padding and size allow.
 
         A forward pass costs little more for many arms than for one, as long as the weights take
         longer to read than the arms to compute.
@@ -147,14 +171,15 @@ class Prefill:
         outlines = defaultdict(list)
         for arm in sorted(arms, key=self.sizes, reverse=True):
             outlines[_outline(self.sizes(arm))].append(arm)
-        done = []
+        done, padding_bytes = [], padding_bytes if self.may_pad else 0
         for alike in outlines.values():
-            batch, spent = [], 0
+            batch, padding = [], 0
             for arm in alike:
-                if batch:
-                    spent += self._row_bytes * (self.sizes(batch[0])[0] - self.sizes(arm)[0])
-                if not batch or spent > padding_bytes:
-                    batch, spent = [], 0
+                most = self.sizes(batch[0] if batch else arm)[0]
+                padding += self._row_bytes * (most - self.sizes(arm)[0])
+                size = self._row_bytes * most * (len(batch) + 1)
+                if not batch or padding > padding_bytes or size > batch_bytes:
+                    batch, padding = [], 0
                     done.append(batch)
                 batch.append(arm)
         return done
@@ -174,10 +199,17 @@ class Prefill:
         Raises:
             UsageError: arms that would need another mask in every layer, or as `kept`.
         """
-        if len({_outline(self.sizes(arm)) for arm in arms}) > 1:
+        sizes = {self.sizes(arm) for arm in arms}
+        if len(set(map(_outline, sizes))) > 1:
             raise UsageError("arms of one batch must differ by equally many rows in every layer")
+        if len(sizes) > 1 and not self.may_pad:
+            raise UsageError(
+                "layers of this model share masks: a batch must keep equally many rows"
+            )
         kept = [self.kept(arm) for arm in arms]
-        caches = batch_rows(self.caches, [0] * len(arms))
+        ours = {layer.index for layer in self.layers}
+        others = [None if i in ours else cache for i, cache in enumerate(self.caches)]
+        caches = batch_rows(others, [0] * len(arms))
         for i, layer in enumerate(self.layers):
             source = self.caches[layer.index]
             rows = [[take_rows(x, k[i]) for x in (source.keys, source.values)] for k in kept]
@@ -233,4 +265,4 @@ def prefill(
             model(row[:, start : start + step], cache=caches)
             # Without the logits, which nobody asks for: a fifth of a small model's work.
             mx.eval([c.state for c in caches], [c.statistics for c in ours])
-    return Prefill(methods, caches, layers)
+    return Prefill(model, methods, caches, layers)

@@ -78,7 +78,7 @@ def _padded(rows, most):
 
 def batch_rows(caches: list, rows: list[int]) -> list:
     """The same caches with these rows of their batch, in this order; nothing is shared."""
-    return [_rows_of(cache, rows) for cache in caches]
+    return [None if cache is None else _rows_of(cache, rows) for cache in caches]
 
 
 def _rows_of(cache, rows):

@@ -27,8 +27,9 @@ class LayerPlan:
 
     `evicts`: the cache may drop rows. `true_queries`: the attention call of the layer can be
     observed. `reason` says why not, in both cases. `array_mask`: attention gets an array as mask,
-    which fixes the number of rows for all layers that share it. Sizes are None where the layer
-    keeps its own cache; `n_heads` also where attention cannot be observed.
+    or may where it cannot be observed; it fixes the number of rows for all layers that share it.
+    Sizes are None where the layer keeps its own cache; `n_heads` also where attention cannot be
+    observed.
     """
 
     index: int
@@ -125,6 +126,7 @@ def _judge(index: int, cache: str, probe: _Probe | None) -> LayerPlan:
         if probe.windowed:
             return untouched(_WINDOW)
         reason = "queries cannot be observed: no call of mlx-lm's attention function"
+        sizes["array_mask"] = True  # for all that is known
         return LayerPlan(index, cache, evicts=True, true_queries=False, reason=reason, **sizes)
     queries, seen_keys, seen_values, mask = probe.attention[0]
     if (seen_keys.shape, seen_values.shape) != (keys.shape, values.shape):

@@ -93,8 +93,17 @@ class RunFolder:
         path = self.path / name
         if not path.is_file():
             return []
+        rows = []
         with path.open(encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
+            for number, line in enumerate(lines, start=1):
+                try:
+                    rows.append(json.loads(line))
+                except ValueError as error:
+                    text = (
+                        f"{path}, line {number}, is damaged ({error}): start again with --overwrite"
+                    )
+                    raise QFiltersError(text) from None
+        return rows
 
 
 def open_run(

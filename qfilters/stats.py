@@ -6,6 +6,7 @@ Thin over scipy. Knows nothing about models; deterministic for a given seed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -61,7 +62,43 @@ def mean_interval(
         return None, None
     if np.isin(scores, (0, 1)).all() or np.ptp(scores) == 0:
         return wilson(round(float(scores.sum())), len(scores), level)
-    return _bootstrap((scores,), np.mean, iters, seed, level)
+    return _mean_interval(scores, iters, seed, level)
+
+
+def mean_of_means(
+    groups: Sequence[Sequence[float]], iters: int = 10_000, seed: int = 0, level: float = 0.95
+) -> Interval:
+    """Interval of the unweighted mean of group means: the samples of each group are resampled.
+
+    (None, None) where a group has fewer than two samples, or where no group varies.
+    """
+    if min(map(len, groups)) < 2 or max(map(np.ptp, groups)) == 0:
+        return None, None
+    # Groups of one size share their draws; their order is what makes groups independent.
+    random = np.random.default_rng(seed)
+    means = [
+        random.permutation(_resamples(len(group), iters, seed) @ np.asarray(group, np.float64))
+        for group in groups
+    ]
+    return _quantiles(np.mean(means, axis=0), level)
+
+
+def _mean_interval(values: np.ndarray, iters: int, seed: int, level: float) -> Interval:
+    """Percentile bootstrap of a mean; (None, None) where the values do not vary."""
+    if len(values) < 2 or np.ptp(values) == 0:
+        return None, None
+    return _quantiles(_resamples(len(values), iters, seed) @ values, level)
+
+
+@lru_cache(maxsize=2)
+def _resamples(n: int, iters: int, seed: int) -> np.ndarray:
+    """How often each of n items is drawn, over n: `[iters, n]`. A mean's bootstrap is a product."""
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=iters) / n
+
+
+def _quantiles(values: np.ndarray, level: float) -> tuple[float, float]:
+    low, high = np.quantile(values, ((1 - level) / 2, (1 + level) / 2))
+    return float(low), float(high)
 
 
 def paired_difference(
@@ -74,16 +111,15 @@ def paired_difference(
     """Mean of a - b over pairs, with its percentile bootstrap interval; (mean, low, high).
 
     a, b: scores of two arms on the same items, shape `[N]`. Pairs are resampled together, so the
-    spread between items cancels. Below two pairs the interval is (None, None).
+    spread between items cancels. Below two pairs, and where all differences are equal, which says
+    nothing about their spread, the interval is (None, None).
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1 or not len(first):
         raise ValueError(f"pairs of scores are needed: got shapes {first.shape}, {second.shape}")
     difference = first - second
     mean = float(difference.mean())
-    if len(difference) < 2:
-        return mean, None, None
-    return mean, *_bootstrap((difference,), np.mean, iters, seed, level)
+    return mean, *_mean_interval(difference, iters, seed, level)
 
 
 def gap_closed(

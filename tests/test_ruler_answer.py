@@ -8,6 +8,7 @@ from recorded import llama, small, tokens
 from streams import plain_caches
 
 from qfilters import Arm, calibrate, prefill
+from qfilters.errors import ModelError, UsageError
 from qfilters.methods import METHODS, make_method
 from qfilters.prompt_cache import make_prompt_cache
 from qfilters.ruler.answer import answer_arms, answer_stream, greedy
@@ -110,6 +111,43 @@ def test_layers_with_states_of_their_own_follow_the_batch():
     for without, answer in zip(free, stopped, strict=True):
         ends = [i for i, token in enumerate(without.tokens) if token in eos]
         assert answer.tokens == without.tokens[: ends[0] if ends else LIMIT]
+
+
+@pytest.mark.parametrize("kind", tiny.CONFIGS)
+def test_arms_together_say_what_each_says_alone_on_any_model(kind):
+    """Also where layers share masks, and some keep caches of their own."""
+    model = tiny.make(kind)
+    methods = [make_method("knorm"), make_method("streaming_llm")]
+    try:
+        done = prefill(model, CONTEXT, methods, None, step_size=25)
+    except ModelError:
+        return  # nothing of it can be evicted
+    everything = [Arm(make_method("none"), None)]
+    for skip in (0, 1):
+        few = [Arm(m, b, skip=skip) for m in methods for b in (24, 40, N + 1)] + everything
+        if skip and done.one_mask:
+            with pytest.raises(UsageError, match="none can be skipped"):
+                done.sizes(few[0])
+            continue
+        together = answer_arms(model, done, few, REST, 6, set())
+        for arm, answer in zip(few, together, strict=True):
+            (alone,) = answer_arms(model, done, [arm], REST, 6, set())
+            assert answer == alone, (arm, done.batches(few))
+
+
+def test_layers_that_share_a_mask_refuse_padding():
+    model, knorm = tiny.make("afm7"), make_method("knorm")
+    done = prefill(model, CONTEXT, [knorm], None, step_size=25)
+    assert not done.may_pad
+    with pytest.raises(UsageError, match="share masks"):
+        done.fork([Arm(knorm, 24), Arm(knorm, 40)])
+
+
+def test_a_batch_is_no_larger_than_its_limit(done):
+    alike = [Arm(m, 24) for m in ALL if m.evicts and m.name != "pyramidkv"]
+    assert len(done.batches(alike)) == 1
+    assert {len(b) for b in done.batches(alike, batch_bytes=2 * 24 * done._row_bytes)} <= {1, 2}
+    assert {len(b) for b in done.batches(alike, batch_bytes=1)} == {1}
 
 
 def test_a_stream_answers_as_generation_under_the_budget_does(model, filters):

@@ -95,15 +95,44 @@ def test_a_haystack_is_known_by_its_content(model, tmp_path):
     assert len(runs) == 2
     row = timeless((runs[0] / "samples_niah_single_2.jsonl").read_text())[0]
     assert row["source"]["haystack"] == "file" and len(row["haystack_sha"]) == 64
-    (tmp_path / "book.txt").write_text("short")
-    assert "1 words" in qfilters(*words, code=2).stderr
+    (tmp_path / "book.txt").write_text("x" * 999)
+    assert "hardly any blanks" in qfilters(*words, code=2).stderr
 
 
 def test_a_budget_that_holds_the_context_is_not_run(model, tmp_path):
     result = qfilters(*model, *NEEDLE, "--method", "knorm", "--budget", "256,4096")
-    rows = timeless((folder(tmp_path) / "samples_niah_single_1.jsonl").read_text())
-    assert {r["size"] for r in rows} == {"full", "256"}
-    assert "4096" not in result.stdout
+    run = folder(tmp_path)
+    rows = timeless((run / "samples_niah_single_1.jsonl").read_text())
+    assert {(r["size"], r["evicted"]) for r in rows} == {
+        ("full", False),
+        ("256", True),
+        ("4096", False),
+    }
+    said = {(r["id"], r["method"], r["size"]): r["predicted_answer"] for r in rows}
+    for (sample, method, size), text in said.items():
+        if size == "4096":
+            assert text == said[sample, "none", "full"], method
+    cells = json.loads((run / "summary.json").read_text())["rows"]
+    assert [c["evicted"] for c in cells if c["size"] == "4096"] == [0, 0]
+    assert "*" in result.stdout
+
+
+def test_a_cell_holds_every_sample_although_some_keep_everything(model, tmp_path):
+    """A budget between the lengths of two contexts."""
+    words = [*model, "--task", "niah_single_2", "--length", "2048", *QUICK, "--method", "knorm"]
+    qfilters(*words, "--dump-prompts", "p.jsonl")
+    shorter, longer = sorted(r["n_context"] for r in timeless((tmp_path / "p.jsonl").read_text()))
+    assert shorter < longer
+    found = []
+    for budget in (longer, longer - 1, shorter - 1):
+        qfilters(*words, "--budget", budget)
+        runs = sorted(
+            (tmp_path / "artifacts/results/tiny").iterdir(), key=lambda p: p.stat().st_mtime
+        )
+        cells = json.loads((runs[-1] / "summary.json").read_text())["rows"]
+        assert {c["n"] for c in cells} == {2}
+        found.append([c["evicted"] for c in cells])
+    assert found == [[0, 0, 0], [0, 1, 1], [0, 2, 2]]
 
 
 def test_stream_mode_runs_every_arm_under_its_budget(model, tmp_path):
@@ -158,6 +187,11 @@ def test_prompts_are_written_without_weights(tiny_folder, tmp_path, monkeypatch)
         (["--mode", "stream", "--method", "oracle"], "after_prefill"),
         (["--source", "files"], "--haystack"),
         (["--haystack", "no-such-file.txt"], "no-such-file.txt"),
+        (["--method", "random(seed=0),random"], "random is there twice"),
+        (["--compression-ratio", "1.333333,1.3333334"], "1.33333x is there twice"),
+        (["--kernel", "on"], "stream"),
+        (["--mode", "stream", "--kernel", "on"], "kernel"),
+        (["--source", "hub", "--depth", "50"], "--depth"),
     ],
 )
 def test_bad_input_is_refused_before_a_model_is_looked_for(words, message, tmp_path, monkeypatch):
@@ -178,6 +212,57 @@ def test_ceiling_and_control_ride_along():
     _, contest = check(resolve(RulerConfig, None, {"method": "qfilters"}))
     assert [m.name for m in contest.methods] == ["none", "qfilters", "random"]
     assert [s.label for s in contest.sizes] == ["1.11x", "2x"]
+
+
+def test_a_control_is_the_plain_one():
+    _, contest = check(resolve(RulerConfig, None, {"method": "none,random(seed=3)"}))
+    assert [str(m) for m in contest.methods] == ["none", "random(seed=3)", "random"]
+
+
+def test_a_ratio_without_room_is_refused_before_anything_is_asked(model, tmp_path):
+    result = qfilters(*model, *NEEDLE, "--compression-ratio", "340", code=2)
+    assert "340x of " in result.stderr and not (tmp_path / "artifacts/results").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["--task", "vt", "--depth", "50"], "--depth is for needles"),
+        (["--task", "niah_single_1", "--depth", "0,50,100"], "do not share 3 depths evenly"),
+        (["--task", "vt", "--haystack", "book.txt"], "--haystack is for needles in prose"),
+        (["--task", "fwe", "--vt-chains", "2"], "--vt-chains is for vt"),
+    ],
+)
+def test_options_without_effect_are_named(words, note, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text("Some words of a book. " * 99)
+    result = qfilters("--model", "no-such-model", *words, code=1)
+    assert note in result.stderr
+
+
+def test_prompts_go_to_standard_output(model):
+    rows = timeless(qfilters(*model, *NEEDLE, "--dump-prompts", "-").stdout)
+    assert len(rows) == 2
+
+
+def test_a_damaged_line_is_named(model, tmp_path):
+    words = [*model, *NEEDLE, "--method", "knorm", "--budget", "256"]
+    qfilters(*words)
+    path = folder(tmp_path) / "samples_niah_single_1.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], "{oops\n", *lines[1:]]))
+    (path.parent / "summary.json").unlink()
+    assert "line 2, is damaged" in qfilters(*words, "--resume", code=1).stderr
+    path.write_text("".join([*lines, *lines]))
+    qfilters(*words, "--resume")
+    cells = json.loads((path.parent / "summary.json").read_text())["rows"]
+    assert {c["n"] for c in cells} == {2}
+
+
+def test_special_tokens_in_a_haystack_are_refused(model, tmp_path):
+    (tmp_path / "book.txt").write_text("Once there was a house <end> on a hill. " * 50)
+    words = ["--task", "niah_single_2", "--length", "2048", "--haystack", "book.txt"]
+    assert "'<end>'" in qfilters(*model, *QUICK, *words, code=2).stderr
 
 
 def test_one_size_has_one_spelling():

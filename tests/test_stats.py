@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qfilters.stats import bootstrap_perplexity, gap_closed, paired_difference, wilson
+from qfilters.stats import (
+    bootstrap_perplexity,
+    gap_closed,
+    mean_of_means,
+    paired_difference,
+    wilson,
+)
 
 
 def test_perplexity_interval_equals_a_bootstrap_by_hand():
@@ -93,6 +99,9 @@ def test_paired_difference_is_antisymmetric_and_contains_the_mean(pairs):
     mean, low, high = paired_difference(a, b, iters=300, seed=1)
     assert mean == pytest.approx(np.mean(a) - np.mean(b), abs=1e-9)
     spread = np.ptp(np.subtract(a, b))
+    if spread == 0:
+        assert (low, high) == (None, None)
+        return
     assert low - spread <= mean <= high + spread
     back = paired_difference(b, a, iters=300, seed=1)
     assert back == pytest.approx((-mean, -high, -low), abs=1e-9)
@@ -104,9 +113,29 @@ def test_pairing_cancels_what_items_share():
     assert mean == pytest.approx(1, abs=0.1) and 0.9 < low < high < 1.1
 
 
+def test_the_interval_of_a_mean_is_scipys():
+    from scipy.stats import bootstrap
+
+    random = np.random.default_rng(0)
+    values = random.normal(2, 3, size=30)
+    wanted = bootstrap((values,), np.mean, method="percentile", n_resamples=20000, rng=random)
+    _, low, high = paired_difference(values, np.zeros(30), iters=20000)
+    assert (low, high) == pytest.approx(tuple(wanted.confidence_interval), abs=0.06)
+
+
+def test_groups_are_resampled_independently():
+    """The spread of a mean of means is that of independent means."""
+    random = np.random.default_rng(1)
+    groups = random.normal(0, 1, size=(8, 40))
+    low, high = mean_of_means(groups, iters=20000)
+    wanted = 2 * 1.96 * np.sqrt((groups.var(axis=1) / 40).sum()) / 8
+    assert high - low == pytest.approx(wanted, rel=0.05) and low < groups.mean() < high
+    assert mean_of_means([[1.0, 1.0], [0.0, 0.0]]) == (None, None) == mean_of_means([[1.0], [1, 2]])
+
+
 def test_paired_difference_of_few():
     assert paired_difference([3.0], [1.0]) == (2.0, None, None)
-    assert paired_difference([1.0, 2.0], [1.0, 2.0], iters=100) == (0.0, 0.0, 0.0)
+    assert paired_difference([1.0, 2.0], [1.0, 2.0], iters=100) == (0.0, None, None)
     with pytest.raises(ValueError, match="pairs of scores"):
         paired_difference([1.0], [1.0, 2.0])
 

@@ -62,16 +62,18 @@ def ruler(
 
     tasks, contest = check(settings)
     print_defaults(settings)
+    if settings.dump_prompts:
+        _dump(settings, dump_prompts(settings, Session(settings).bare_tokenizer, tasks))
+        return
     with progress() as watch:
         session = Session(settings, watch)
-        if settings.dump_prompts:
-            atomic_write(
-                settings.dump_prompts, dump_prompts(settings, session.bare_tokenizer, tasks)
-            )
-            note(f"prompts are in {settings.dump_prompts}")
-            return
-        sweep = open_ruler(session, contest, command_words())
-        rows = run_ruler(session, sweep, tasks)
+        sweep = open_ruler(session, tasks, contest, command_words())
+        try:
+            rows = run_ruler(session, sweep, tasks)
+        except KeyboardInterrupt:
+            if sweep.run:
+                note(f"interrupted: the answers are in {sweep.run.path}, go on with --resume")
+            raise
     document = finish(session, sweep, rows)
     if sweep.run:
         note(f"kept in {sweep.run.path}")
@@ -89,3 +91,13 @@ def ruler(
         table(title, columns, cells)
     if found := mean_table(document):
         table(*found, text=3)
+
+
+def _dump(settings, text: str) -> None:
+    from ..files import atomic_write
+
+    if settings.dump_prompts == "-":
+        out(text.rstrip("\n"))
+        return
+    atomic_write(settings.dump_prompts, text)
+    note(f"prompts are in {settings.dump_prompts}")

@@ -24,7 +24,10 @@ Source = _option(
 )
 Haystack = _option(str, "A UTF-8 text to hide needles in.", DATA, "--haystack")
 Depth = _option(
-    str, "Comma list of percents: where needles stand, in turn. Default: anywhere.", DATA, "--depth"
+    str,
+    "Comma list of percents: where the first needle stands, in turn. Default: anywhere.",
+    DATA,
+    "--depth",
 )
 VtChains = _option(int, "Chains of variables; one is asked for.", DATA, "--vt-chains", default=1)
 AnswerTokens = _option(
@@ -38,7 +41,10 @@ AnswerPrefix = _option(
     default="answer-prefix",
 )
 DumpPrompts = _option(
-    str, "Only write the prompts to this file; no model.", OUTPUT, "--dump-prompts"
+    str,
+    "Only write the prompts to this file (- is standard output); no model.",
+    OUTPUT,
+    "--dump-prompts",
 )
 Figures = _option(str, "png, svg or none.", OUTPUT, "--figures", default="png")
 RulerBudgets = _option(str, f"{BUDGET_TEXT} Comma list.", EVICTION, "--budget", "--max-kv-size")
@@ -50,7 +56,7 @@ CompressionRatios = _option(
     default="1.11,2",
 )
 SkipLayers = _option(
-    int, "First layers that keep everything.", EVICTION, "--skip-layers", default="0"
+    int, "First evicting layers that keep everything.", EVICTION, "--skip-layers", default="0"
 )
 Protocol = _option(
     str,

@@ -169,6 +169,6 @@ class _Sizer:
 def _task(name: str) -> Task:
     if name in TASKS:
         return TASKS[name]
-    near = difflib.get_close_matches(name, (*_GROUPS, *TASKS), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, {*_GROUPS, *TASKS} - {name}, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(f"unknown task {name!r}: {hint}Known: {', '.join((*_GROUPS, *TASKS))}")

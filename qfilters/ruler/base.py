@@ -19,6 +19,9 @@ from ..errors import UsageError
 VERSION = 1
 """Part of every sample's seed: goes up when the same seed no longer gives the same samples."""
 
+FULL = "full"
+"""Size of an arm that keeps everything."""
+
 Count = Callable[[str, str, str], int]
 """(context, question, answer prefix) -> tokens of the whole prompt, template and BOS included."""
 

@@ -23,7 +23,7 @@ _HAYSTACKS |= {"vt": "noise", "cwe": "list", "fwe": "list", "qa_1": None, "qa_2"
 
 
 def rows(task: str, length: int, n: int, seed: int, count: Count) -> list[Sample]:
-    """`n` random rows of a task from the data set that kvpress uses, in the data set's order.
+    """`n` random rows of a task from the data set that kvpress uses.
 
     The texts are taken as they are, so they can exceed `length` with a chat template.
     Raises UsageError for a length that there is not, and without a network.
@@ -57,8 +57,10 @@ def pick(
             QFiltersWarning,
             stacklevel=2,
         )
-    chosen = sorted(Random(f"{task}/{length}/{seed}").sample(range(len(mine)), n))
-    return [to_sample(row(mine[i]), length, seed, i, count) for i in chosen]
+    order = list(range(len(mine)))
+    Random(f"{task}/{length}/{seed}").shuffle(order)
+    # More samples are these and others.
+    return [to_sample(row(mine[i]), length, seed, i, count) for i in order[:n]]
 
 
 def to_sample(row: Mapping[str, Any], length: int, seed: int, index: int, count: Count) -> Sample:

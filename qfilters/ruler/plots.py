@@ -6,7 +6,8 @@ from pathlib import Path
 from ..figures import curves, heat_map
 from ..results import arm_name
 from . import TASKS
-from .summary import FULL, by_depth
+from .base import FULL
+from .summary import by_depth
 
 
 def draw(cells: list[dict], rows: list[dict], folder: Path, kind: str) -> list[Path]:

@@ -56,7 +56,7 @@ class PromptFormat:
 
     def encode(self, context: str, question: str, prefix: str) -> Encoded:
         """Token ids of one prompt."""
-        before, asked, after = map(self._ids, self.render(context, question, prefix))
+        before, asked, after = map(self.ids, self.render(context, question, prefix))
         before = self._bos + before
         if self.aware:
             return Encoded(before + asked, after)
@@ -80,5 +80,6 @@ class PromptFormat:
             return []
         return [first] if self.tokenizer.encode("a")[:1] == [first] else []
 
-    def _ids(self, text: str) -> list[int]:
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a piece of text, without special tokens."""
         return self.tokenizer.encode(text, add_special_tokens=False) if text else []

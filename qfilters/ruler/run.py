@@ -4,10 +4,8 @@ Mode `after_prefill`: the context runs once, densely, and all arms choose from t
 `stream`: every arm runs the whole prompt under its budget, as it is deployed.
 """
 
-import math
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 from ..filters import Filters
 from ..fork import Arm, prefill
@@ -15,56 +13,9 @@ from ..methods import Method
 from . import TASKS, Options, Sample, generate
 from .answer import Answer, answer_arms, answer_stream
 from .baselines import copy, window
+from .contest import Contest, Size, label
 from .prompt import Encoded, PromptFormat
 from .score import extra_names, hits, score, strict
-from .summary import FULL
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much an arm keeps of a context: a number of rows, or 1 / ratio of it."""
-
-    budget: int | None = None
-    ratio: float | None = None
-
-    @property
-    def label(self) -> str:
-        """`256` rows, or `2x` for a ratio."""
-        return str(self.budget) if self.ratio is None else f"{self.ratio:g}x"
-
-    def rows(self, n_context: int) -> int:
-        """Rows per KV head: as given, or floor(n_context / ratio)."""
-        return self.budget if self.ratio is None else math.floor(n_context / self.ratio)
-
-
-@dataclass(frozen=True)
-class Contest:
-    """What answers, and how.
-
-    Attributes:
-        methods: those that evict are arms at every size, the others one arm each.
-        sizes: what is kept.
-        mode: `after_prefill` or `stream`.
-        skip: first layers that keep everything (`after_prefill` only).
-        step_size: prompt tokens per forward pass; None means the platform's default.
-    """
-
-    methods: tuple[Method, ...]
-    sizes: tuple[Size, ...]
-    sinks: int = 4
-    recent: int | None = None
-    mode: str = "after_prefill"
-    skip: int = 0
-    step_size: int | None = None
-
-    def cells(self) -> list[tuple[Method, Size | None]]:
-        """All arms; one that keeps everything has no size."""
-        return [(m, s) for m in self.methods for s in (self.sizes if m.evicts else (None,))]
-
-    def arm(self, method: Method, size: Size | None, n_context: int) -> Arm:
-        """The arm of one cell for a context of n tokens."""
-        rows = None if size is None else size.rows(n_context)
-        return Arm(method, rows, self.sinks, self.recent, self.skip)
 
 
 def answer_samples(
@@ -77,7 +28,8 @@ def answer_samples(
 ) -> Iterator[list[dict]]:
     """Yield the rows of one sample after another, an arm each, in the order of `contest.cells()`.
 
-    An arm that would keep the whole context is not run: its answer is the full cache's.
+    An arm that would keep everything is not run: it gets the full cache's answer, and its row says
+    that nothing was evicted. `seconds` is the time of all arms over their number.
 
     Args:
         model: an mlx-lm model.
@@ -91,110 +43,115 @@ def answer_samples(
         cells = [
             (method, size)
             for method, size in contest.cells()
-            if (sample.id, str(method), _label(size)) not in known
-            and (size is None or size.rows(len(made.context)) < len(made.context))
+            if (sample.id, str(method), label(size)) not in known
         ]
-        if not cells:
-            yield []
-            continue
-        run = _run_stream if contest.mode == "stream" else _run_forked
-        answers, seconds = run(model, prompts, sample, made, contest, cells, filters)
+        arms = [contest.arm(*cell, made, sample.max_new_tokens) for cell in cells]
+        start, answer = time.perf_counter(), _stream if contest.mode == "stream" else _forked
+        answers = answer(model, prompts, sample, made, contest, list(dict.fromkeys(arms)), filters)
+        seconds = (time.perf_counter() - start) / max(len(cells), 1)
+        common = _common(prompts, sample, made, contest) | {"seconds": seconds}
+        windows = _windows(prompts, sample, made, contest)
         yield [
-            _row(prompts, sample, made, contest, cell, answer, seconds / len(cells))
-            for cell, answer in zip(cells, answers, strict=True)
+            {**common, **_row(prompts, sample, made, cell, arm, answers[arm], windows[cell[1]])}
+            for cell, arm in zip(cells, arms, strict=True)
         ]
 
 
-def _run_forked(model, prompts, sample, made, contest, cells, filters):
-    start = time.perf_counter()
-    methods = list(dict.fromkeys(m for m, _ in cells if m.evicts))
+def _forked(model, prompts, sample, made, contest, arms, filters) -> dict[Arm, Answer]:
+    if not arms:
+        return {}
     # The oracle sees what the right answer attends to.
     gold = prompts.tokenizer.encode(" " + " ".join(sample.answers), add_special_tokens=False)
     done = prefill(
         model,
         made.context,
-        methods,
+        list(dict.fromkeys(arm.method for arm in arms if arm.method.evicts)),
         filters,
         continuation=made.rest + gold,
         step_size=contest.step_size,
     )
-    arms = [contest.arm(method, size, done.length) for method, size in cells]
     eos = prompts.tokenizer.eos_token_ids
     answers = answer_arms(model, done, arms, made.rest, sample.max_new_tokens, eos)
-    return answers, time.perf_counter() - start
+    return dict(zip(arms, answers, strict=True))
 
 
-def _run_stream(model, prompts, sample, made, contest, cells, filters):
-    start, answers = time.perf_counter(), []
-    for method, size in cells:
-        arm = contest.arm(method, size, len(made.context))
-        answer = answer_stream(
-            model,
-            made.context,
-            made.rest,
-            sample.max_new_tokens,
-            prompts.tokenizer.eos_token_ids,
-            step_size=contest.step_size,
-            method=method,
-            budget=arm.budget or 1,
-            sinks=arm.sinks,
-            recent=arm.recent,
-            filters=filters if method.needs_filters else None,
+def _stream(model, prompts, sample, made, contest, arms, filters) -> dict[Arm, Answer]:
+    eos, limit = prompts.tokenizer.eos_token_ids, sample.max_new_tokens
+    answers = {}
+    for arm in arms:
+        options = {"method": arm.method, "sinks": arm.sinks, "recent": arm.recent}
+        if arm.method.evicts:
+            options |= {"budget": arm.budget, "use_kernel": contest.use_kernel}
+        if arm.method.needs_filters:
+            options["filters"] = filters
+        answers[arm] = answer_stream(
+            model, made.context, made.rest, limit, eos, step_size=contest.step_size, **options
         )
-        answers.append(answer)
-    return answers, time.perf_counter() - start
+    return answers
 
 
-def _row(prompts, sample, made: Encoded, contest, cell, answer: Answer, seconds: float) -> dict:
-    method, size = cell
-    task, n = TASKS[sample.task], len(made.context)
-    said = prompts.tokenizer.decode(answer.tokens)
-    budget = None if size is None else size.rows(n)
+def _common(prompts, sample: Sample, made: Encoded, contest) -> dict:
+    """What all rows of a sample say."""
     return {
         "id": sample.id,
         "task": sample.task,
         "length": sample.length,
         "seed": sample.seed,
         "index": sample.index,
-        "method": str(method),
-        "size": _label(size),
-        "budget": budget,
-        "n_kept": answer.kept,
-        "compression_ratio": answer.seen / answer.kept,
-        "fraction_removed": 1 - answer.kept / answer.seen,
         "protocol": "aware" if prompts.aware else "agnostic",
         "mode": contest.mode,
-        "n_context": n,
+        "n_context": len(made.context),
         "n_rest": len(made.rest),
         "slack": sample.slack,
         "suite": "RULER" if sample.meta.get("source") == "hub" else "RULER-style",
         "source": sample.source,
         "haystack_sha": sample.haystack_sha,
+        "meta": sample.meta,
         "depths": list(sample.depths),
         "question": sample.question,
         "answer_prefix": sample.answer_prefix,
         "answer": list(sample.answers),
         "max_new_tokens": sample.max_new_tokens,
+        "copy": copy(sample),
+    }
+
+
+def _windows(prompts, sample, made, contest) -> dict:
+    """Of every size: what a perfect reader of the last rows would score."""
+    ids = prompts.ids(sample.context)
+    # The question, and in a stream all of the prompt, take their part of the rows.
+    after = len(prompts.ids(sample.question)) if prompts.aware else 0
+    after += len(made.rest) if contest.mode == "stream" else 0
+    found: dict = {None: None}
+    for size in contest.sizes:
+        held = max(size.rows(len(made.context)) - after, 0)
+        tail = prompts.tokenizer.decode(ids[-held:]) if held else ""
+        found[size] = window(sample, tail)
+    return found
+
+
+def _row(prompts, sample, made, cell, arm: Arm, answer: Answer, seen) -> dict:
+    method, size = cell
+    metric = TASKS[sample.task].metric
+    said = prompts.tokenizer.decode(answer.tokens)
+    budget = None if size is None else size.rows(len(made.context))
+    return {
+        "method": str(method),
+        "size": label(size),
+        "budget": budget,
+        "evicted": arm.budget is not None,
+        "n_kept": answer.kept,
+        "compression_ratio": answer.seen / answer.kept,
+        "fraction_removed": 1 - answer.kept / answer.seen,
         "predicted_answer": said,
         "n_new": len(answer.tokens),
         "finish": answer.finish,
         "hits": hits(sample.answers, said),
-        "score": score(task.metric, sample.answers, said),
-        "strict": strict(task.metric, sample.answers, said),
+        "score": score(metric, sample.answers, said),
+        "strict": strict(metric, sample.answers, said),
         "extra": extra_names(sample.answers, said) if sample.task == "vt" else None,
-        "copy": copy(sample),
-        "window": None if budget is None else window(sample, _tail(prompts, sample, budget)),
-        "seconds": seconds,
+        "window": seen,
     }
-
-
-def _tail(prompts, sample, rows):
-    ids = prompts.tokenizer.encode(sample.context, add_special_tokens=False)
-    return prompts.tokenizer.decode(ids[-rows:])
-
-
-def _label(size: Size | None) -> str:
-    return FULL if size is None else size.label
 
 
 def evaluate_ruler(

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..stats import mean_interval, paired_difference
+from ..stats import mean_interval, mean_of_means, paired_difference
 from . import TASKS
+from .base import FULL
 
-FULL = "full"
-"""Size of an arm that keeps everything."""
 CEILING = 50.0
 """Below it a task is too hard for the model to tell methods apart."""
 _BINS = 5
@@ -22,7 +21,9 @@ def summarise(rows: Iterable[dict], iters: int = 10_000, seed: int = 0) -> list[
     """One dict per cell, in the order of the rows. Scores are percent.
 
     Keys: `task`, `length`, `method`, `size`, `n`; `score` with `low` and `high` (95 %, over
-    samples); `strict`; `nulls` (empty answers) and `truncated` (cut at the limit); `ceiling` (the
+    samples); `strict`; `nulls` (empty answers) and `truncated` (cut at the
+    limit); `skipped` (drawn samples that did not fit); `evicted` (samples where rows were evicted:
+    the others show the full cache's answer); `ceiling` (the
     full cache's score), `discriminative` (ceiling at least 50), `retained` (score / ceiling),
     `control` (`random` at this size); `window` and `copy` (what a perfect reader of the last rows,
     and copying, would score); `minus_full` with its paired interval; `by_depth` (percent in five
@@ -49,6 +50,8 @@ def summarise(rows: Iterable[dict], iters: int = 10_000, seed: int = 0) -> list[
             "strict": _percent(_mean(found, "strict")),
             "nulls": sum(not r["predicted_answer"].strip() for r in found),
             "truncated": sum(r["finish"] == "length" for r in found),
+            "skipped": sum(r["meta"].get("skipped", 0) for r in found),
+            "evicted": sum(r["evicted"] for r in found),
             "ceiling": ceiling,
             "discriminative": None if ceiling is None else ceiling >= CEILING,
             "retained": score / ceiling if ceiling else None,
@@ -84,7 +87,7 @@ def means(rows: Sequence[dict], iters: int = 10_000, seed: int = 0) -> list[dict
         if len(tasks) < most[length] or len(tasks) < 2:
             continue
         scores = [[r["score"] for r in found] for found in tasks.values()]
-        low, high = _mean_of_means(scores, iters, seed)
+        low, high = mean_of_means(scores, iters, seed)
         families = defaultdict(list)
         for task, found in tasks.items():
             families[TASKS[task].family].append(_percent(_mean(found, "score")))
@@ -124,7 +127,8 @@ def pairs(rows: Iterable[dict], iters: int = 10_000, seed: int = 0) -> list[dict
 def by_depth(rows: list[dict]) -> list[float | None]:
     """Percent found in five bins of the context, from its start; None where nothing lay.
 
-    Every gold piece counts where it lies; an answer with one place counts whole.
+    Every gold piece counts where it lies; an answer with one place counts whole. In vt the first
+    bins hold the solved example, so nothing lies there.
     """
     bins = [[] for _ in range(_BINS)]
     for row in rows:
@@ -161,15 +165,3 @@ def _difference(name, first, second, iters, seed):
         return dict.fromkeys(keys)
     found = paired_difference([a[i] for i in common], [b[i] for i in common], iters, seed)
     return dict(zip(keys, map(_percent, found), strict=True))
-
-
-def _mean_of_means(scores, iters, seed):
-    if min(map(len, scores)) < 2:
-        return None, None
-    random = np.random.default_rng(seed)
-    total = np.zeros(iters)
-    for found in scores:
-        values = np.asarray(found)
-        total += values[random.integers(len(values), size=(iters, len(values)))].mean(axis=1)
-    low, high = np.quantile(total / len(scores), (0.025, 0.975))
-    return low, high

@@ -9,19 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
-from ..errors import QFiltersWarning, UsageError
+from ..errors import QFiltersWarning
 from ..methods import make_method
 from ..plan import fingerprint, trained_context
 from ..platform import provenance
-from ..prompt_cache import check_room
 from ..records import document
 from ..results import RunFolder, TaskResult, dump_json, lm_eval_document, open_run, result_name
 from ..session import RESULTS, Session, filters_sha256
 from . import TASKS, VERSION, Sample, check_length, tasks_named
+from .base import FULL
+from .contest import Contest, Size
 from .prompt import PromptFormat
-from .run import Contest, Size, answer_samples
+from .run import answer_samples
 from .sources import read_haystack, samples_of
-from .summary import FULL, means, pairs, summarise
+from .summary import means, pairs, summarise
 
 Show = Callable[[int, int, str], None]
 
@@ -50,11 +51,9 @@ def check(settings) -> tuple[list[str], Contest]:
         check_length(task, length)
     read_haystack(s.haystack)
     methods = [make_method(*spec) for spec in s.method]
-    if s.mode == "stream" and any(m.needs_future for m in methods):
-        raise UsageError("method oracle needs the question in advance: use --mode after_prefill")
-    named = {m.name for m in methods}
-    first = [] if "none" in named else [make_method("none")]
-    last = [] if "random" in named else [make_method("random")]
+    labels = {str(m) for m in methods}
+    first = [make_method(name) for name in ("none",) if name not in labels]
+    last = [make_method(name) for name in ("random",) if name not in labels]
     sizes = [Size(budget=b) for b in s.budget or ()] + [Size(ratio=r) for r in s.ratios]
     contest = Contest(
         tuple(first + methods + last),
@@ -64,11 +63,26 @@ def check(settings) -> tuple[list[str], Contest]:
         s.mode,
         s.skip_layers,
         s.prefill_step_size,
+        s.use_kernel,
     )
-    for method, size in contest.cells():
-        if size is not None:
-            check_room(method, size.rows(min(s.length)), method.sinks_of(s.sinks), s.recent)
+    contest.check_room(min(s.length))
+    _note_what_has_no_effect(s, tasks)
     return tasks, contest
+
+
+def _note_what_has_no_effect(s, tasks):
+    needles = [task for task in tasks if task.startswith("niah")]
+    idle = []
+    if s.depth and not needles:
+        idle.append("--depth is for needles")
+    if s.depth and needles and s.num_samples % len(s.depth):
+        idle.append(f"{s.num_samples} prompts do not share {len(s.depth)} depths evenly")
+    if s.haystack and not set(needles) - {"niah_single_1", "niah_multikey_2", "niah_multikey_3"}:
+        idle.append("--haystack is for needles in prose")
+    if s.vt_chains > 1 and "vt" not in tasks:
+        idle.append("--vt-chains is for vt")
+    for text in idle:
+        warnings.warn(text, QFiltersWarning, stacklevel=3)
 
 
 def format_of(settings, tokenizer) -> PromptFormat:
@@ -96,11 +110,16 @@ def prompt_row(sample: Sample) -> dict:
     return row
 
 
-def open_ruler(session: Session, contest: Contest, command: list[str]) -> RulerSweep:
-    """Load model and filters and open the result folder, before anything is asked.
+def open_ruler(
+    session: Session, tasks: list[str], contest: Contest, command: list[str]
+) -> RulerSweep:
+    """Load model and filters, try a prompt of every task, and open the result folder.
+
+    What can fail fails here, before anything is asked.
 
     Args:
         session: with a `RulerConfig`.
+        tasks, contest: as `check` returns them.
         command: the words of the command line, for the record.
     """
     s = session.settings
@@ -121,6 +140,10 @@ def open_ruler(session: Session, contest: Contest, command: list[str]) -> RulerS
     if trained and max(s.length) > trained:
         text = f"length {max(s.length)} is past the {trained} tokens the model was trained on"
         warnings.warn(text, QFiltersWarning, stacklevel=2)
+    for _, _, samples in samples_of(s, tasks, prompts):
+        one = next(iter(samples))
+        made = prompts.encode(one.context, one.question, one.answer_prefix)
+        contest.check_room(len(made.context))
     run = None
     if s.save:
         options = {"resume": s.resume, "overwrite": s.overwrite}
@@ -141,8 +164,9 @@ def run_ruler(session: Session, sweep: RulerSweep, tasks: list[str]) -> list[dic
 def _run_task(session, sweep, task, length, samples, show: Show) -> list[dict]:
     name = f"samples_{task}.jsonl"
     kept = sweep.run.read_jsonl(name) if sweep.run else []
-    rows = [row for row in kept if row["length"] == length]
-    known = {(row["id"], row["method"], row["size"]) for row in rows}
+    # Two runs in one folder may have asked the same twice.
+    known = {(r["id"], r["method"], r["size"]): r for r in kept if r["length"] == length}
+    rows = list(known.values())
     filters = None
     if any(m.needs_filters for m in sweep.contest.methods):
         filters = session.filters

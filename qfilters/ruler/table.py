@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from .summary import FULL
+from .base import FULL
 
 
 def task_tables(document: dict) -> list[tuple[str, list[str], list[list[str]]]]:
     """(title, column names, cells) of every task and length of a document of `--json`.
 
-    A cell holds score [95 % interval]; where nothing would be evicted, nothing was run.
+    A cell holds score [95 % interval]; a star says that nothing was evicted, so nothing was run.
     """
     made = []
     for task, length in dict.fromkeys((c["task"], c["length"]) for c in document["rows"]):
@@ -35,8 +35,10 @@ def mean_table(document: dict) -> tuple[str, list[str], list[list[str]]] | None:
 
 
 def _title(cell) -> str:
-    title = f"{cell['task']}, {cell['length']} tokens, n {cell['n']}: ceiling {cell['ceiling']:.1f}"
-    if not cell["discriminative"]:
+    title = f"{cell['task']}, {cell['length']} tokens, n {cell['n']}"
+    if cell["ceiling"] is not None:
+        title += f": ceiling {cell['ceiling']:.1f}"
+    if cell["discriminative"] is False:
         title += " is below 50, too low to tell methods apart"
     if cell["copy"] is not None:
         title += f"; copying any stretch of the list scores {cell['copy']:.1f}"
@@ -58,9 +60,10 @@ def _task_table(cells):
 
 def _score(cell) -> str:
     if cell is None:
-        return "nothing evicted"
+        return "-"
     interval = "" if cell["low"] is None else f" [{cell['low']:.0f}, {cell['high']:.0f}]"
-    return f"{cell['score']:.1f}{interval}"
+    star = "*" if cell["size"] != FULL and cell.get("evicted") == 0 else ""
+    return f"{cell['score']:.1f}{star}{interval}"
 
 
 def _counts(cells: Iterable[dict]) -> tuple[int, int]:
