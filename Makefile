@@ -16,15 +16,17 @@ $(VENV)/.ready: pyproject.toml
 
 demo: $(VENV)/.ready
 	@mkdir -p demo
-	@echo; echo "== 1/5 this machine =="
+	@echo; echo "== 1/6 this machine =="
 	@cd demo && $(QFILTERS) doctor
-	@echo; echo "== 2/5 calibrate: one direction per KV head from 8 x 1024 tokens =="
+	@echo; echo "== 2/6 calibrate: one direction per KV head from 8 x 1024 tokens =="
 	@cd demo && $(QFILTERS) calibrate --overwrite
-	@echo; echo "== 3/5 inspect: what the filters say =="
+	@echo; echo "== 3/6 inspect: what the filters say =="
 	@cd demo && $(QFILTERS) inspect artifacts/filters/smollm2-135m.npz --model smollm2-135m
-	@echo; echo "== 4/5 perplexity: five methods, two budgets, 2 x 1024 tokens =="
+	@echo; echo "== 4/6 perplexity: five methods, two budgets, 2 x 1024 tokens =="
 	@cd demo && $(QFILTERS) ppl --num-samples 2 --overwrite
-	@echo; echo "== 5/5 generate: 120 tokens under a budget of 64 rows =="
+	@echo; echo "== 5/6 ruler: a needle in 1024 tokens, twice, nine arms from one prefill =="
+	@cd demo && $(QFILTERS) ruler --task niah_single_1 --num-samples 2 --overwrite
+	@echo; echo "== 6/6 generate: 120 tokens under a budget of 64 rows =="
 	@cd demo && $(QFILTERS) generate --prompt "Tell me a story about a lighthouse keeper and her dog." --budget 64 --max-tokens 120
 	@echo; echo "Everything the demo wrote is in demo/artifacts."
 
