@@ -204,32 +204,3 @@ def _ratio(name, speeds, others):
     ratios = [a / b for a, b in zip(speeds, others, strict=True)]
     middle, low, high = median_interval(ratios)
     return {name: middle, f"{name}_low": low, f"{name}_high": high}
-
-
-def decode_cells(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
-    """Columns and cells of the table for a person."""
-    columns = ["cache", "context", "budget", "TTFT s", "tokens/s", "min - max", "peak MB"]
-    columns += ["held MB", "x first", "x rotating"]
-    cells = []
-    for row in rows:
-        cells.append(
-            [
-                row["path"],
-                str(row["context"]),
-                "-" if row["budget"] is None else str(row["budget"]),
-                f"{row['ttft_s']:.2f}",
-                f"{row['tps']:.2f}",
-                f"{row['tps_min']:.2f} - {row['tps_max']:.2f}",
-                f"{row['peak_mb']:.1f}",
-                f"{row['held_mb']:.1f}",
-                _interval(row, "x_first"),
-                _interval(row, "x_rotating"),
-            ]
-        )
-    return columns, cells
-
-
-def _interval(row, name):
-    if name not in row:
-        return "-"
-    return f"{row[name]:.2f} [{row[name + '_low']:.2f}, {row[name + '_high']:.2f}]"

@@ -13,6 +13,7 @@ from .errors import UsageError
 from .fields import (
     Budgets,
     Depths,
+    Figures,
     JsonObject,
     Length,
     Lengths,
@@ -155,7 +156,7 @@ class RulerConfig(Eviction):
     chat_template_config: JsonObject = Field({"enable_thinking": False})
     seed: Seed = 42
     bootstrap_iters: Positive = 10_000
-    figures: Literal["png", "svg", "none"] = "png"
+    figures: Figures = "png"
     dump_prompts: str | None = None
     output: str | None = None
     resume: bool = False
@@ -198,6 +199,7 @@ class BenchConfig(Eviction):
     prompt_tokens: Lengths = (512, 2048)
     generation_tokens: Length = 100
     num_trials: Repeats = 5
+    figures: Figures = "png"
     prefill_step_size: Positive | None = None
 
 

@@ -93,6 +93,7 @@ Length = Annotated[int, BeforeValidator(_not_bool), Field(ge=2)]
 Samples = Annotated[int, BeforeValidator(_not_bool), AfterValidator(_all_or_some)]
 Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
 Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
+Figures = Literal["png", "svg", "none"]
 Share = Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=1)]
 Number = Annotated[float, BeforeValidator(_not_bool)]
 Budgets = Annotated[

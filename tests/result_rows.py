@@ -99,6 +99,15 @@ INSPECTED = {
     ],
 }
 
+DECODED = [
+    {"context": context, "path": path, "budget": budget, "generated": 9, "ttft_s": 1.0}
+    | {"tps": speed, "tps_min": speed - 1, "tps_max": speed + 1, "tps_rounds": [speed] * 3}
+    | {"peak_mb": 3.0, "held_mb": context / 10, "x_first": 1.0}
+    | {"x_first_low": 0.9, "x_first_high": 1.1}
+    for context in (40, 80)
+    for path, budget, speed in (("none", None, 5.0), ("knorm", 16, 6.0))
+]
+
 CHUNK = {
     "method": "qfilters",
     "chunk": 32,
@@ -160,5 +169,6 @@ def write_all(root):
         "study-budget": write(root, "study-budget", BUDGET),
         "study-geometry": write(root, "study-geometry", GEOMETRY, model="synthetic"),
         "study-stability": write(root, "study-stability", STABILITY),
+        "bench-decode": write(root, "bench-decode", DECODED),
         "bench_kernels": write(root, "bench_kernels", [{"what": "score", "median_ms": 1.5}]),
     }

@@ -24,7 +24,8 @@ def ppl(*nats, other="qfilters_keysvd", texts=3):
     """qfilters at `nats` against 20 of the other at every budget, in every text."""
     rows = []
     for budget, nat in zip((64, 128), nats, strict=True):
-        rows.append(made.arm("qfilters", budget, math.exp(nat / 10), *[nat] * texts))
+        sums = [nat + 0.01 * (i - (texts - 1) / 2) for i in range(texts)]
+        rows.append(made.arm("qfilters", budget, math.exp(nat / 10), *sums))
         rows.append(made.arm(other, budget, math.exp(2), *[20.0] * texts))
     return {"rows": rows}
 
@@ -118,7 +119,7 @@ def test_every_claim_is_tried_here_or_says_why_not():
 def test_numbers_are_per_token():
     _, numbers = judge("beat the fallback", ppl(15.0, 16.0))
     assert numbers == (
-        "nat per token at budget 64: -0.5000 [-0.5000, -0.5000]; 128: -0.4000 [-0.4000, -0.4000]"
+        "nat per token at budget 64: -0.5000 [-0.5010, -0.4990]; 128: -0.4000 [-0.4010, -0.3990]"
     )
 
 

@@ -17,7 +17,7 @@ for line in (
     "rotation probabilities rows methods cache observing_cache arms_cache future prompt_cache",
     "generate stats records results bench_kernels bench_decode forked_cache fork batches ppl",
     "attention foresight geometry session sweep ruler inspection inspection_run",
-    "inspection_tables inspection_plots generation_run decode_run study report cli",
+    "inspection_tables inspection_plots generation_run decode_shown decode_run study report cli",
 ):
     ORDER += line.split()
 

@@ -48,6 +48,25 @@ def test_ruler(runs):
     assert needles["x_ticks"] == ["0-20", "20-40", "40-60", "60-80", "80-100"]
 
 
+def test_ruler_at_several_lengths(tmp_path):
+    cells = [made.RULER[3] | {"length": n, "by_depth": [n, None, 0, 0, 0]} for n in (64, 128)]
+    made.write(tmp_path, "ruler", cells, means=[], pairs=[])
+    data = data_of(*read_runs(tmp_path))["needles_knorm_2x"]
+    assert data["x_ticks"] == [64, 128]
+    assert data["values"] == [(64, 128), (None, None), (0, 0), (0, 0), (0, 0)]
+
+
+def test_decode(runs):
+    data = data_of(runs["bench-decode"])
+    assert data["speed"]["series"] == {
+        "none": [(40, 5.0, 4.0, 6.0), (80, 5.0, 4.0, 6.0)],
+        "knorm 16": [(40, 6.0, 5.0, 7.0), (80, 6.0, 5.0, 7.0)],
+    }
+    assert data["memory"]["series"]["none"] == [(40, 4.0, None, None), (80, 8.0, None, None)]
+    [table] = tables_of(runs["bench-decode"])
+    assert table.rows[1][:3] == ["knorm", "40", "16"] and "1.00 [0.90, 1.10]" in table.rows[1]
+
+
 def test_inspect(runs):
     data = data_of(runs["inspect"])
     assert data.keys() == {"projection", "correlation_knorm", "correlation", "retained"}

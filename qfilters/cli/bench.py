@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from . import options as o
-from .console import command_words, note, out, print_defaults, progress, table
+from .console import command_words, draw, note, out, print_defaults, progress, table
 
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine.")
 
@@ -28,6 +28,7 @@ def decode(
     prompt_tokens: o.PromptTokens = None,
     generation_tokens: o.GenerationTokens = None,
     num_trials: o.NumTrials = None,
+    figures: o.Figures = None,
     save: o.Save = None,
     overwrite: o.Overwrite = None,
     json: o.Json = None,
@@ -43,8 +44,8 @@ def decode(
     from ..config import BenchConfig, resolve
 
     settings = resolve(BenchConfig, config, flags)
-    from ..bench_decode import decode_cells
     from ..decode_run import run_decode_bench
+    from ..decode_shown import decode_cells, decode_pictures
     from ..results import dump_json
     from ..session import Session
 
@@ -54,6 +55,8 @@ def decode(
         made, folder = run_decode_bench(session, command_words(), note)
     if folder:
         note(f"kept in {folder}")
+        if settings.figures != "none":
+            draw(decode_pictures(made["rows"]), folder, settings.figures)
     if settings.as_json:
         out(dump_json(made))
         return

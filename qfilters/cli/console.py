@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import typer
 from typer.core import TyperGroup
 
-from ..errors import QFiltersError, QFiltersWarning
+from ..errors import QFiltersError, QFiltersWarning, UsageError
 
 
 class Group(TyperGroup):
@@ -117,6 +117,16 @@ def table(title: str, columns: list[str], rows: list[list[str]], text: int = 1) 
         made.add_row(*row)
     width = None if sys.stdout.isatty() else 200
     Console(width=width, highlight=False).print(made)
+
+
+def draw(pictures, folder, kind: str) -> None:
+    """Draw all pictures as `png` or `svg`; without matplotlib say so, for the numbers are kept."""
+    for picture in pictures:
+        try:
+            note(f"drawn {picture.write(folder / f'{picture.name}.{kind}')}")
+        except UsageError as error:
+            note(f"note: {error}")
+            return
 
 
 def command_words() -> list[str]:

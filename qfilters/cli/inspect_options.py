@@ -1,22 +1,22 @@
 """Options that `qfilters inspect` alone has."""
 
-from .options import BUDGET_TEXT, DATA, EVICTION, OUTPUT, _option
+from .options import BUDGET_TEXT, DATA, EVICTION, OUTPUT, option
 
-Compare = _option(str, "Another filter file: the cosine of every KV head.", DATA, "--compare")
-HeldOut = _option(
+Compare = option(str, "Another filter file: the cosine of every KV head.", DATA, "--compare")
+HeldOut = option(
     str,
     "Measure on this text: 'builtin', a .txt, .jsonl or .parquet file, or a hub id.",
     DATA,
     "--data-path",
 )
-JudgedMethods = _option(
+JudgedMethods = option(
     str,
     "Comma list of methods whose scores are held against attention.",
     EVICTION,
     "--method",
     default="qfilters,qfilters_keysvd,knorm,expected_attention,qfilters_mean,random",
 )
-JudgedBudgets = _option(
+JudgedBudgets = option(
     str,
     f"{BUDGET_TEXT} Comma list.",
     EVICTION,
@@ -24,5 +24,5 @@ JudgedBudgets = _option(
     "--max-kv-size",
     default="64,128,256",
 )
-Plots = _option(str, "Write figures into this folder.", OUTPUT, "--plots")
-TextSeed = _option(int, "Seed of the order of documents.", DATA, "--seed", default=123)
+Plots = option(str, "Write figures into this folder.", OUTPUT, "--plots")
+TextSeed = option(int, "Seed of the order of documents.", DATA, "--seed", default=123)

@@ -17,12 +17,13 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _option(kind, text, panel, *names, default=None, **extra):
+def option(kind, text, panel, *names, default=None, **extra):
+    """An option whose value is None when it was not typed."""
     shown = default if default is None else str(default)
-    option = typer.Option(
+    made = typer.Option(
         *names, help=text, rich_help_panel=panel, show_default=shown or False, **extra
     )
-    return Annotated[kind | None, option]
+    return Annotated[kind | None, made]
 
 
 MODEL, EVICTION, DATA, OUTPUT, SAMPLING = "Model", "Eviction", "Data", "Output", "Sampling"
@@ -32,21 +33,21 @@ Version = Annotated[
     typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
 ]
 
-Model = _option(
+Model = option(
     str,
     "Alias, folder in mlx-lm's format, or hub id.",
     MODEL,
     "--model",
     default="smollm2-135m",
 )
-InspectedModel = _option(
+InspectedModel = option(
     str, "Model to check the filters against, and whose layers to list.", MODEL, "--model"
 )
-AdapterPath = _option(str, "Folder of a LoRA adapter.", MODEL, "--adapter-path")
-TrustRemoteCode = _option(
+AdapterPath = option(str, "Folder of a LoRA adapter.", MODEL, "--adapter-path")
+TrustRemoteCode = option(
     bool, "Run code that comes with the tokenizer.", MODEL, "--trust-remote-code"
 )
-Dtype = _option(
+Dtype = option(
     str,
     "auto, float32, float16 or bfloat16; auto is float32 on a Linux CPU, else as stored.",
     MODEL,
@@ -54,14 +55,14 @@ Dtype = _option(
     default="auto",
 )
 
-Method = _option(
+Method = option(
     str,
     "How cached rows are ranked: name or name(option=value).",
     EVICTION,
     "--method",
     default="qfilters",
 )
-MethodList = _option(
+MethodList = option(
     str,
     "Comma list of methods: name or name(option=value).",
     EVICTION,
@@ -69,8 +70,8 @@ MethodList = _option(
     default="none,qfilters,knorm,streaming_llm,random",
 )
 BUDGET_TEXT = "Rows kept per KV head and layer, sinks and recent included."
-Budget = _option(int, BUDGET_TEXT, EVICTION, "--budget", "--max-kv-size", default=1024)
-BudgetList = _option(
+Budget = option(int, BUDGET_TEXT, EVICTION, "--budget", "--max-kv-size", default=1024)
+BudgetList = option(
     str,
     f"{BUDGET_TEXT} Comma list.",
     EVICTION,
@@ -78,34 +79,34 @@ BudgetList = _option(
     "--max-kv-size",
     default="128,256",
 )
-CompressionRatio = _option(
+CompressionRatio = option(
     float, "Instead of a budget: full/kept, at least 1.", EVICTION, "--compression-ratio"
 )
-Sinks = _option(int, "First positions that are never evicted.", EVICTION, "--sinks", default=4)
-Recent = _option(
+Sinks = option(int, "First positions that are never evicted.", EVICTION, "--sinks", default=4)
+Recent = option(
     int, "Last positions that are never evicted.", EVICTION, "--recent", default="budget // 4"
 )
-Filters = _option(
+Filters = option(
     str,
     "Filter file; by default the one in artifacts/filters that fits the model.",
     EVICTION,
     "--filters",
 )
-AutoCalibrate = _option(
+AutoCalibrate = option(
     bool,
     "Calibrate when no filter file fits.",
     EVICTION,
     "--auto-calibrate/--no-auto-calibrate",
     default="auto-calibrate",
 )
-Kernel = _option(
+Kernel = option(
     str,
     "Fused kernels: auto (where there is a GPU), on or off.",
     EVICTION,
     "--kernel",
     default="auto",
 )
-PrefillStepSize = _option(
+PrefillStepSize = option(
     int,
     "Prompt tokens per forward pass.",
     EVICTION,
@@ -113,84 +114,85 @@ PrefillStepSize = _option(
     default="256 on CPU, else 2048",
 )
 
-Contenders = _option(
+Contenders = option(
     str,
     "Comma list: none, rotating, quantized (mlx-lm's caches), methods; ratios are to the first.",
     EVICTION,
     "--method",
     default="none,rotating,quantized,qfilters",
 )
-BenchBudgets = _option(
+BenchBudgets = option(
     str, f"{BUDGET_TEXT} Comma list.", EVICTION, "--budget", "--max-kv-size", default="256"
 )
-PromptTokens = _option(
+PromptTokens = option(
     str, "Tokens of the prompt. Comma list.", DATA, "--prompt-tokens", default="512,2048"
 )
-GenerationTokens = _option(int, "New tokens per round.", DATA, "--generation-tokens", default=100)
-NumTrials = _option(int, "Rounds, at least 3.", DATA, "--num-trials", default=5)
+GenerationTokens = option(int, "New tokens per round.", DATA, "--generation-tokens", default=100)
+NumTrials = option(int, "Rounds, at least 3.", DATA, "--num-trials", default=5)
 
-DataPath = _option(
+DataPath = option(
     str,
     "'builtin', a .txt, .jsonl or .parquet file, or a hub id.",
     DATA,
     "--data-path",
     default="builtin",
 )
-TextField = _option(str, "Field that holds the text.", DATA, "--text-field", default="text")
-SequenceLength = _option(int, "Tokens per sequence.", DATA, "--sequence-length", default=1024)
-CalibrationSamples = _option(
-    int, "Sequences; -1 is all the text.", DATA, "--num-samples", default=8
-)
-PplSamples = _option(int, "Sequences; -1 is all the text.", DATA, "--num-samples", default=4)
-CalibrationStep = _option(
+TextField = option(str, "Field that holds the text.", DATA, "--text-field", default="text")
+SequenceLength = option(int, "Tokens per sequence.", DATA, "--sequence-length", default=1024)
+CalibrationSamples = option(int, "Sequences; -1 is all the text.", DATA, "--num-samples", default=8)
+PplSamples = option(int, "Sequences; -1 is all the text.", DATA, "--num-samples", default=4)
+CalibrationStep = option(
     int, "Tokens per forward pass.", DATA, "--step-size", default="256 on CPU, else 2048"
 )
-PplStep = _option(
+PplStep = option(
     int, "Tokens per forward pass; 1 is exact streaming.", DATA, "--step-size", default=32
 )
-CalibrationSeed = _option(int, "Seed of the order of documents.", DATA, "--seed", default=42)
-PplSeed = _option(
+CalibrationSeed = option(int, "Seed of the order of documents.", DATA, "--seed", default=42)
+PplSeed = option(
     int, "Seed of the order of documents and of the bootstrap.", DATA, "--seed", default=123
 )
-BatchArms = _option(
+BatchArms = option(
     bool,
     "Methods of one budget share their forward passes.",
     DATA,
     "--batch-arms/--no-batch-arms",
     default="batch-arms",
 )
-BootstrapIters = _option(
+BootstrapIters = option(
     int, "Resamples for the 95 % interval.", DATA, "--bootstrap-iters", default=10000
 )
 
-Prompt = _option(str, "The prompt; - reads standard input.", DATA, "--prompt", "-p")
-PromptFile = _option(Path, "Read the prompt from this file.", DATA, "--prompt-file")
-SystemPrompt = _option(str, "System message before the prompt.", DATA, "--system-prompt")
-IgnoreChatTemplate = _option(bool, "Feed the prompt as it is.", DATA, "--ignore-chat-template")
-ChatTemplateConfig = _option(
+Prompt = option(str, "The prompt; - reads standard input.", DATA, "--prompt", "-p")
+PromptFile = option(Path, "Read the prompt from this file.", DATA, "--prompt-file")
+SystemPrompt = option(str, "System message before the prompt.", DATA, "--system-prompt")
+IgnoreChatTemplate = option(bool, "Feed the prompt as it is.", DATA, "--ignore-chat-template")
+ChatTemplateConfig = option(
     str, "Variables for the chat template, as JSON.", DATA, "--chat-template-config"
 )
-ExtraEosToken = _option(
+ExtraEosToken = option(
     list[str], "One more token that ends the text; repeatable.", DATA, "--extra-eos-token"
 )
-MaxTokens = _option(int, "New tokens at most.", SAMPLING, "--max-tokens", "-m", default=100)
-Temp = _option(float, "Temperature; 0 is greedy.", SAMPLING, "--temp", default="0.0")
-TopP = _option(float, "Nucleus: share of probability kept.", SAMPLING, "--top-p", default="1.0")
-MinP = _option(
+MaxTokens = option(int, "New tokens at most.", SAMPLING, "--max-tokens", "-m", default=100)
+Temp = option(float, "Temperature; 0 is greedy.", SAMPLING, "--temp", default="0.0")
+TopP = option(float, "Nucleus: share of probability kept.", SAMPLING, "--top-p", default="1.0")
+MinP = option(
     float, "Least probability relative to the likeliest.", SAMPLING, "--min-p", default="0.0"
 )
-TopK = _option(int, "Sample among the k likeliest; 0 is off.", SAMPLING, "--top-k", default="0")
-SampleSeed = _option(int, "Seed of the sampling.", SAMPLING, "--seed")
+TopK = option(int, "Sample among the k likeliest; 0 is off.", SAMPLING, "--top-k", default="0")
+SampleSeed = option(int, "Seed of the sampling.", SAMPLING, "--seed")
 
-Config = _option(
+Config = option(
     str, "YAML file; a flag beats it. By default the shipped one.", OUTPUT, "--config", "-c"
 )
-OutputFile = _option(str, "Write the artifact to this file.", OUTPUT, "--output", "-o")
-OutputJson = _option(str, "Write the JSON document to this file too.", OUTPUT, "--output", "-o")
-Overwrite = _option(bool, "Replace what is there.", OUTPUT, "--overwrite")
-Resume = _option(bool, "Continue an interrupted run.", OUTPUT, "--resume")
-Save = _option(
+OutputFile = option(str, "Write the artifact to this file.", OUTPUT, "--output", "-o")
+OutputJson = option(str, "Write the JSON document to this file too.", OUTPUT, "--output", "-o")
+Overwrite = option(bool, "Replace what is there.", OUTPUT, "--overwrite")
+Resume = option(bool, "Continue an interrupted run.", OUTPUT, "--resume")
+Save = option(
     bool, "Keep the result under artifacts/results.", OUTPUT, "--save/--no-save", default="save"
 )
-Json = _option(bool, "Print one JSON document.", OUTPUT, "--json")
-Verbose = _option(bool, "Say what was defaulted and what the machine does.", OUTPUT, "--verbose")
+Json = option(bool, "Print one JSON document.", OUTPUT, "--json")
+Verbose = option(bool, "Say what was defaulted and what the machine does.", OUTPUT, "--verbose")
+Figures = option(
+    str, "Pictures in the result folder: png, svg or none.", OUTPUT, "--figures", default="png"
+)

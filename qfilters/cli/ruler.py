@@ -2,7 +2,7 @@
 
 from . import options as o
 from . import ruler_options as r
-from .console import command_words, note, out, print_defaults, progress, table
+from .console import command_words, draw, note, out, print_defaults, progress, table
 
 
 def ruler(
@@ -35,7 +35,7 @@ def ruler(
     prefill_step_size: o.PrefillStepSize = None,
     bootstrap_iters: o.BootstrapIters = None,
     dump_prompts: r.DumpPrompts = None,
-    figures: r.Figures = None,
+    figures: o.Figures = None,
     output: o.OutputJson = None,
     save: o.Save = None,
     resume: o.Resume = None,
@@ -56,6 +56,7 @@ def ruler(
     settings = resolve(RulerConfig, config, flags)
     from ..files import atomic_write
     from ..results import dump_json
+    from ..ruler.plots import pictures
     from ..ruler.sweep import check, dump_prompts, finish, open_ruler, run_ruler
     from ..ruler.table import mean_table, task_tables
     from ..session import Session
@@ -78,10 +79,7 @@ def ruler(
     if sweep.run:
         note(f"kept in {sweep.run.path}")
         if settings.figures != "none":
-            from ..ruler.plots import draw
-
-            for path in draw(document["rows"], rows, sweep.run.path, settings.figures):
-                note(f"drawn: {path}")
+            draw(pictures(document["rows"]), sweep.run.path, settings.figures)
     if settings.output:
         atomic_write(settings.output, dump_json(document))
     if settings.as_json:

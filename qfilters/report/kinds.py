@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 
 from ..errors import QFiltersError
 from ..pictures import Picture
-from .measured import inspect_pictures, inspect_tables, ruler_pictures, ruler_tables
+from .measured import (
+    decode_pictures_of,
+    decode_tables,
+    inspect_pictures,
+    inspect_tables,
+    ruler_pictures,
+    ruler_tables,
+)
 from .ppl import ppl_pictures, ppl_tables
 from .runs import Run
 from .studies import (
@@ -31,6 +38,7 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     "ppl": Kind(ppl_tables, ppl_pictures),
     "ruler": Kind(ruler_tables, ruler_pictures),
+    "bench-decode": Kind(decode_tables, decode_pictures_of),
     "inspect": Kind(inspect_tables, inspect_pictures),
     "study-chunks": Kind(chunks_tables, chunks_pictures),
     "study-budget": Kind(budget_tables),

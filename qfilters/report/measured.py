@@ -1,16 +1,15 @@
-"""What runs of `inspect` and `ruler` are shown as."""
+"""What runs of `inspect`, `ruler` and `bench decode` are shown as."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any
 
-from ..figures import curves, heat_map
+from ..decode_shown import decode_cells, decode_pictures
 from ..inspection_plots import pictures
 from ..inspection_tables import measured_tables
 from ..pictures import Picture
-from ..ruler.summary import FULL
+from ..ruler import plots as ruler_plots
 from ..ruler.table import mean_table, task_tables
 from .runs import Run
 from .tables import Table, plain_table
@@ -44,57 +43,20 @@ def ruler_tables(summary: Summary) -> list[Table]:
 
 
 def ruler_pictures(run: Run) -> list[Picture]:
-    """Score against compression, per task and length; where needles were found, per length."""
-    groups: dict[tuple, list] = {}
-    needles: dict[int, dict] = {}
-    for row in run.summary["rows"]:
-        groups.setdefault((row["task"], row["length"]), []).append(row)
-        if row["task"].startswith("niah"):
-            arm = f"{row['method']} {row['size']}"
-            needles.setdefault(row["length"], {}).setdefault(arm, []).append(row)
-    made = [p for where, rows in groups.items() for p in _accuracy(where, rows)]
-    for length, arms in needles.items():
-        bins = len(next(iter(arms.values()))[0]["by_depth"])
-        edges = [100 * i // bins for i in range(bins + 1)]
-        tasks = ", ".join(dict.fromkeys(row["task"] for rows in arms.values() for row in rows))
-        data = {
-            "values": [
-                [_mean(r["by_depth"][i] for r in rows) for i in range(bins)]
-                for rows in arms.values()
-            ],
-            "x": "depth (%), 0 is the start",
-            "y": "",
-            "x_ticks": [f"{a}-{b}" for a, b in pairwise(edges)],
-            "y_ticks": list(arms),
-            "unit": "found (%)",
-            "limits": (0, 100),
-        }
-        n = next(iter(arms.values()))[0]["n"]
-        title = f"Needles found by depth at {length} tokens, n {n} per task ({tasks})"
-        made.append(Picture(f"needles_{length}", title, heat_map, data))
-    return made
+    """The figures of `ruler --figures`."""
+    return list(ruler_plots.pictures(run.summary["rows"]))
 
 
-def _accuracy(where: tuple, rows: list) -> Iterable[Picture]:
-    series: dict[str, list] = {}
-    for row in rows:
-        if row["size"] != FULL:
-            point = (row["compression_ratio"], row["score"], row["low"], row["high"])
-            series.setdefault(row["method"], []).append(point)
-    if series:
-        task, length = where
-        ceiling = rows[0]["ceiling"]
-        data = {
-            "series": {method: sorted(points) for method, points in series.items()},
-            "x": "compression ratio (context / rows kept)",
-            "y": "score (%)",
-            "log_x": True,
-            "reference": None if ceiling is None else ("full cache", ceiling),
-        }
-        title = f"{task} at {length} tokens, n {rows[0]['n']}"
-        yield Picture(f"accuracy_{task}_{length}", title, curves, data)
+def decode_tables(summary: Summary) -> list[Table]:
+    """The table of `bench decode`."""
+    note = (
+        "Ratios are medians over rounds in which all took turns, [low, high] their 95 % bootstrap "
+        "intervals: x first to the first row of the same context, x rotating to mlx-lm's "
+        "RotatingKVCache with as many rows."
+    )
+    return [Table(*decode_cells(summary["rows"]), note=note)]
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def decode_pictures_of(run: Run) -> list[Picture]:
+    """The figures of `bench decode`."""
+    return list(decode_pictures(run.summary["rows"]))

@@ -59,7 +59,7 @@ def summarise(rows: Iterable[dict], iters: int = 10_000, seed: int = 0) -> list[
             "window": _percent(_mean(found, "window")),
             "copy": _percent(_mean(found, "copy")),
             **_difference("minus_full", found, full, iters, seed),
-            "by_depth": by_depth(found),
+            "by_depth": _by_depth(found),
             "seconds": sum(r["seconds"] for r in found),
         }
         for name in ("budget", "n_context", "n_kept", "compression_ratio", "fraction_removed"):
@@ -124,7 +124,7 @@ def pairs(rows: Iterable[dict], iters: int = 10_000, seed: int = 0) -> list[dict
     return out
 
 
-def by_depth(rows: list[dict]) -> list[float | None]:
+def _by_depth(rows: list[dict]) -> list[float | None]:
     """Percent found in five bins of the context, from its start; None where nothing lay.
 
     Every gold piece counts where it lies; an answer with one place counts whole. In vt the first
