@@ -63,12 +63,20 @@ class ArmsKVCache(ObservingKVCache):
         """As in the base, with one batch row per arm; without arms that watch, evict at once."""
         self._learned = list(self._learned)
         rows = super().update_and_fetch(keys, values)
-        if self._fixed == len(self.arms):
-            self.observe(None, *rows, scale=None, mask=None, sinks=None)
+        if not self._watching:
+            self._judge(None, *rows, None, None, None)
         return rows
 
     def observe(self, queries, keys, values, *, scale, mask, sinks):
         """As in the base; every arm that watches sees its own batch row."""
+        # Others may have installed the tap.
+        return self._judge(queries, keys, values, scale, mask, sinks) if self._watching else []
+
+    @property
+    def _watching(self):
+        return self._fixed < len(self.arms)
+
+    def _judge(self, queries, keys, values, scale, mask, sinks):
         (rows, stored, slot), self._waiting = self._waiting, None
         narrow, wide = [self._once_scored(rows)], []
         scores = list(narrow)
@@ -119,7 +127,7 @@ class ArmsKVCache(ObservingKVCache):
             unknown = method.learn_after is not None and self._learned[b] is None
             made = None if unknown else method.score(own, positions, layer, self._learned[b])
             scores.append(mx.zeros((1, heads, count)) if unknown else made)
-        if self._fixed < len(self.arms):
+        if self._watching:
             scores.append(mx.zeros((len(self.arms) - self._fixed, heads, count)))
         fresh = [_joined(scores), positions]
         if self._widths:
@@ -131,7 +139,7 @@ class ArmsKVCache(ObservingKVCache):
 
         Without arms that watch this is the buffer itself, unless some learned.
         """
-        scores = rows[RANKS] if self._fixed == len(self.arms) else rows[RANKS][: self._fixed]
+        scores = rows[RANKS][: self._fixed] if self._watching else rows[RANKS]
         for b, (method, layer, *_) in enumerate(self.arms[: self._fixed]):
             if self._learns_now(method, self._learned[b]):
                 keys = rows[KEYS][b : b + 1]

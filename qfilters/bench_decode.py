@@ -130,9 +130,10 @@ def bench_decode(
 
     Returns:
         A row per contender and prompt: `context` (prompt tokens), `path`, `budget`, `generated`,
-        `ttft_s` (one prefill and the first token), `tps` (tokens/s after the first token, median)
-        with `tps_min` and `tps_max`, `peak_mb` (most memory beyond what was there, prefill
-        included), `held_mb` (arrays of the caches at the end), `x_first` with `_low` and `_high`
+        `ttft_s` (one prefill and the first token, once: the first
+        contender also pays what warms up), `tps` (tokens/s after the first token, median)
+        with `tps_min` and `tps_max`, `peak_mb` (most memory beyond what was there, until the
+        first token), `held_mb` (arrays of the caches at the end), `x_first` with `_low` and `_high`
         (median of the ratios to the first contender, round by round, and its 95 % bootstrap
         interval), `x_rotating` likewise to `rotating` at the same budget, and `tps_rounds`.
 
@@ -176,7 +177,7 @@ def _name(one):
 
 
 def _prefill(model, one, prompt, step):
-    """Caches after a prompt but for its last token, seconds to the first new token, peak bytes."""
+    """Caches after a prompt and its first new token, seconds to it, peak bytes until then."""
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()

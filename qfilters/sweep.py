@@ -85,7 +85,8 @@ def run_sweep(session: Session, sweep: Sweep) -> list[dict]:
     """The `records.PplRow` of every arm, from the folder where it is there already.
 
     Arms that keep equally many rows share their forward passes (`batches.batches`), unless the
-    settings say otherwise or insist on fused kernels, which choose for one arm at a time. Every
+    settings say otherwise or insist on fused kernels, which choose for one arm at a time (batches
+    take the reference, also where there is a GPU). Every
     batch is written as soon as it is measured, so an interruption loses one batch.
     """
     s, known = session.settings, {}
@@ -176,7 +177,16 @@ def _lm_eval(session, row, provenance):
 
 def ppl_cells(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
     """A table of arms: column names and cells, perplexity with its 95 % interval."""
-    columns = ["method", "budget", "perplexity", "95 % interval", "kept/seen", "ratio", "MB", "s"]
+    columns = [
+        "method",
+        "budget",
+        "perplexity",
+        "95 % interval",
+        "kept/seen",
+        "ratio",
+        "MB",
+        "s / arms",
+    ]
     cells = []
     for row in rows:
         interval = "-" if row["low"] is None else f"{row['low']:.2f} - {row['high']:.2f}"
@@ -190,7 +200,7 @@ def ppl_cells(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
                 kept if row["evicted"] else f"{kept} nothing evicted",
                 f"{row['compression_ratio']:.2f}",
                 f"{row['cache_bytes'] / 1e6:.1f}",
-                f"{row['seconds']:.1f}",
+                f"{row['seconds']:.1f} / {row.get('arms', 1)}",
             ]
         )
     return columns, cells

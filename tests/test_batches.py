@@ -151,3 +151,13 @@ def test_fixed_scores_need_no_tap(model, monkeypatch):
     monkeypatch.setattr(llama_file, ATTENTION, scaled_dot_product_attention)
     evaluate_arms(model, ROWS[:1], arms_at(20, [as_method("knorm"), as_method("random")]))
     assert getattr(llama_file, ATTENTION) is scaled_dot_product_attention
+
+
+def test_arms_that_watch_nothing_ignore_the_tap_of_others(filters):
+    """Once a cache has installed the tap for good, it calls every cache that could observe."""
+    model = tiny.make()
+    fixed = arms_at(16, [as_method(name) for name in ("knorm", "random")])
+    before = [result.nll for result in evaluate_arms(model, ROWS, fixed, filters=filters)]
+    make_prompt_cache(model, "h2o", 16)
+    after = [result.nll for result in evaluate_arms(model, ROWS, fixed, filters=filters)]
+    assert after == before

@@ -69,7 +69,7 @@ def inspect_filters(
     if settings.plots:
         _draw(made, settings.plots, name)
     if settings.save:
-        _keep(settings, name, made)
+        _keep(settings, name, loaded, made)
 
 
 def _compared(loaded, path) -> dict:
@@ -121,10 +121,16 @@ def _draw(made, folder, name) -> None:
         note(f"drawn {path}")
 
 
-def _keep(settings, name, made) -> None:
+def _keep(settings, name, loaded, made) -> None:
     from ..results import open_run
-    from ..session import RESULTS
+    from ..session import RESULTS, filters_sha256
 
-    run = open_run(RESULTS, name, "inspect", settings.as_dict(), overwrite=True)
+    inputs = {}
+    if loaded:
+        inputs["filters_sha256"] = filters_sha256(loaded)
+    if "corpus" in made:
+        inputs["text_sha256"] = made["corpus"]["sha256"]
+    # The same inputs give the same numbers, so nothing is lost.
+    run = open_run(RESULTS, name, "inspect", settings.as_dict(), inputs, overwrite=True)
     run.write_json("summary.json", made)
     note(f"kept in {run.path}")

@@ -19,12 +19,14 @@ class Answer:
         finish: "stop" at an end token, "length" at the limit.
         kept: rows per KV head when the answer began, the mean over layers.
         seen: tokens they were chosen from: the context, in a stream all of the prompt but its end.
+        evicted: whether rows were evicted, in a stream by the end of the answer.
     """
 
     tokens: list[int]
     finish: str
     kept: float
     seen: int
+    evicted: bool
 
 
 def greedy(
@@ -86,7 +88,8 @@ def answer_arms(
         given = greedy(model, done.fork(together), rest, len(together), max_tokens, eos)
         for arm, (tokens, finish) in zip(together, given, strict=True):
             sizes = done.sizes(arm)
-            answers[arm] = Answer(tokens, finish, sum(sizes) / len(sizes), done.length)
+            kept = sum(sizes) / len(sizes)
+            answers[arm] = Answer(tokens, finish, kept, done.length, kept < done.length)
     return [answers[arm] for arm in arms]
 
 
@@ -115,4 +118,5 @@ def answer_stream(
         mx.eval([c.state for c in caches])
     held = account(caches)
     ((said, finish),) = greedy(model, caches, prompt[-1:], 1, max_tokens, eos)
-    return Answer(said, finish, held["tokens_kept"], held["tokens_seen"])
+    evicted = account(caches)["rows_evicted"] > 0
+    return Answer(said, finish, held["tokens_kept"], held["tokens_seen"], evicted)

@@ -52,7 +52,7 @@ def answer_samples(
         common = _common(prompts, sample, made, contest) | {"seconds": seconds}
         windows = _windows(prompts, sample, made, contest)
         yield [
-            {**common, **_row(prompts, sample, made, cell, arm, answers[arm], windows[cell[1]])}
+            {**common, **_row(prompts, sample, made, cell, answers[arm], windows[cell[1]])}
             for cell, arm in zip(cells, arms, strict=True)
         ]
 
@@ -130,7 +130,7 @@ def _windows(prompts, sample, made, contest) -> dict:
     return found
 
 
-def _row(prompts, sample, made, cell, arm: Arm, answer: Answer, seen) -> dict:
+def _row(prompts, sample, made, cell, answer: Answer, seen) -> dict:
     method, size = cell
     metric = TASKS[sample.task].metric
     said = prompts.tokenizer.decode(answer.tokens)
@@ -139,7 +139,7 @@ def _row(prompts, sample, made, cell, arm: Arm, answer: Answer, seen) -> dict:
         "method": str(method),
         "size": label(size),
         "budget": budget,
-        "evicted": arm.budget is not None,
+        "evicted": answer.evicted,
         "n_kept": answer.kept,
         "compression_ratio": answer.seen / answer.kept,
         "fraction_removed": 1 - answer.kept / answer.seen,
