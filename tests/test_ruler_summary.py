@@ -6,7 +6,7 @@ import pytest
 from qfilters.ruler import TASKS
 from qfilters.ruler.run import Size
 from qfilters.ruler.summary import means, pairs, summarise
-from qfilters.ruler.table import mean_table, task_tables
+from qfilters.ruler.table import difference_tables, mean_table, task_tables
 from qfilters.stats import mean_interval, paired_difference, wilson
 
 
@@ -171,6 +171,16 @@ def test_tables_mark_cells_where_nothing_was_evicted():
     for cell in document["rows"]:
         cell["ceiling"] = cell["discriminative"] = None
     assert "ceiling" not in task_tables(document)[0][0]
+
+
+def test_differences_have_a_table():
+    rows = [*ROWS, *arm([0] * 4, method="knorm")]
+    ((title, columns, cells),) = difference_tables({"rows": summarise(rows, 100)})
+    assert "difference to the full cache" in title and columns == ["method", "2x"]
+    by_method = dict(cells)
+    assert by_method["qfilters"].startswith("-55.0 [") and by_method["qfilters"].endswith("| 40.0")
+    assert by_method.keys() == {"qfilters", "random", "knorm"}
+    assert dict(difference_tables({"rows": summarise(ROWS[4:], 100)})[0][2])["random"] == "-"
 
 
 def test_means_have_a_table():

@@ -58,7 +58,7 @@ def ruler(
     from ..results import dump_json
     from ..ruler.plots import pictures
     from ..ruler.sweep import check, dump_prompts, finish, open_ruler, run_ruler
-    from ..ruler.table import mean_table, task_tables
+    from ..ruler.table import difference_tables, mean_table, task_tables
     from ..session import Session
 
     tasks, contest = check(settings)
@@ -85,8 +85,8 @@ def ruler(
     if settings.as_json:
         out(dump_json(document))
         return
-    for title, columns, cells in task_tables(document):
-        table(title, columns, cells)
+    for found in (*task_tables(document), *difference_tables(document)):
+        table(*found)
     if found := mean_table(document):
         table(*found, text=3)
 

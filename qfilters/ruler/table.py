@@ -17,6 +17,27 @@ def task_tables(document: dict) -> list[tuple[str, list[str], list[list[str]]]]:
     return made
 
 
+def difference_tables(document: dict) -> list[tuple[str, list[str], list[list[str]]]]:
+    """As `task_tables`: points above or below the full cache on the same prompts, and `strict`.
+
+    A cell holds the mean difference [paired 95 % interval], after a bar the strict score.
+    """
+    made = []
+    for task, length in dict.fromkeys((c["task"], c["length"]) for c in document["rows"]):
+        cells = [c for c in document["rows"] if (c["task"], c["length"]) == (task, length)]
+        evicting = [c for c in cells if c["size"] != FULL]
+        sizes = list(dict.fromkeys(c["size"] for c in evicting))
+        by_arm = {(c["method"], c["size"]): c for c in evicting}
+        rows = [
+            [method, *(_difference(by_arm.get((method, size))) for size in sizes)]
+            for method in dict.fromkeys(c["method"] for c in evicting)
+        ]
+        if rows:
+            title = f"{task}, {length} tokens: difference to the full cache | strict score"
+            made.append((title, ["method", *sizes], rows))
+    return made
+
+
 def mean_table(document: dict) -> tuple[str, list[str], list[list[str]]] | None:
     """The means over tasks, None below two tasks."""
     found = document["means"]
@@ -64,6 +85,14 @@ def _score(cell) -> str:
     interval = "" if cell["low"] is None else f" [{cell['low']:.0f}, {cell['high']:.0f}]"
     star = "*" if cell["size"] != FULL and cell.get("evicted") == 0 else ""
     return f"{cell['score']:.1f}{star}{interval}"
+
+
+def _difference(cell) -> str:
+    if cell is None or cell["minus_full"] is None:
+        return "-"
+    low, high = cell["minus_full_low"], cell["minus_full_high"]
+    interval = "" if low is None else f" [{low:+.0f}, {high:+.0f}]"
+    return f"{cell['minus_full']:+.1f}{interval} | {cell['strict']:.1f}"
 
 
 def _counts(cells: Iterable[dict]) -> tuple[int, int]:
