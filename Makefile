@@ -44,7 +44,7 @@ PAGES := --readme README.md --readme docs/how-it-works.md --readme docs/how-to-r
 readme: $(VENV)/.ready
 	$(QFILTERS) report $(PAGES) --figures docs/figures
 
-# Every table of the documentation from scratch; finished runs are kept. Hours, not minutes.
+# Every table of the documentation; finished runs are kept. About an hour and a half on 2 cores.
 evidence: $(VENV)/.ready
 	$(BIN)/python benchmarks/evidence.py
 	$(QFILTERS) report $(PAGES) --figures docs/figures --html results.html

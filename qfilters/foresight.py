@@ -32,9 +32,10 @@ def rank_correlation(texts: Sequence[Observed], *, skip: int = 0) -> list[dict]:
         skip: first rows of the context that are left out: 0 counts the attention sinks.
 
     Returns:
-        One row per method: `correlation` mean over heads and texts, with `low` and `high` (95 %,
-        bootstrap over texts; null below 2), `right_sign` share of KV heads whose correlation, mean
-        over texts, is positive; `by_layer` that mean per KV head; `n_texts`, `n_heads`, `n_rows`
+        One row per method, of the KV heads that have a correlation in every text: `correlation`
+        mean over heads and texts, with `low` and `high` (95 %, bootstrap over texts; null below 2
+        and where all texts agree), `right_sign` share of heads whose mean over texts is positive;
+        `by_layer` that mean per head, null for the other heads; `n_heads`, `n_texts`, `n_rows`
         ranked per text, `skipped`. Null where no head has a correlation.
     """
     rows = []
@@ -42,16 +43,16 @@ def rank_correlation(texts: Sequence[Observed], *, skip: int = 0) -> list[dict]:
         found = np.stack(
             [spearman(t.scores[method][:, skip:], t.received[:, skip:]) for t in texts]
         )
-        heads = found.mean(axis=0)
-        known = heads[np.isfinite(heads)]
+        heads = found.mean(axis=0)  # NaN where one text has none
+        known = np.isfinite(heads)
         rows.append(
             {
                 "method": method,
-                **_over_texts(found, "correlation"),
-                "right_sign": float((known > 0).mean()) if known.size else None,
+                **_over_texts(found[:, known], "correlation"),
+                "right_sign": float((heads[known] > 0).mean()) if known.any() else None,
                 "skipped": skip,
                 "n_texts": len(texts),
-                "n_heads": len(known),
+                "n_heads": int(known.sum()),
                 "n_rows": texts[0].context - skip,
                 "by_layer": texts[0].by_layer(heads),
             }
@@ -72,9 +73,10 @@ def retained_mass(texts: Sequence[Observed]) -> list[dict]:
 
     Returns:
         One row per method and budget: `retained` mean over heads and texts with `low` and `high`
-        (95 %, bootstrap over texts; null below 2), `beyond_sinks` the same with the first `sinks`
-        rows left out of both sums; `by_layer` mean over the heads of each layer; `sinks`, `recent`
-        rows protected; `n_texts`, `n_heads`, `n_rows` of the context, `n_queries` after it.
+        (95 %, bootstrap over texts; null below 2, and where all texts agree, as when everything is
+        kept), `beyond_sinks` the same with the first `sinks` rows left out of both sums; `by_layer`
+        mean over the heads of each layer; `sinks`, `recent` rows protected; `n_texts`, `n_heads`,
+        `n_rows` of the context, `n_queries` after it.
     """
     rows = []
     for arm, first in texts[0].retained.items():

@@ -1,22 +1,13 @@
-"""The geometry of queries on held-out text, and how much text it takes for a filter to settle.
-
-Knows moments of queries and filters; ranks no keys.
-"""
+"""The geometry of queries on held-out text. Knows moments of queries and filters; ranks no keys."""
 
 from collections.abc import Sequence
 
-import mlx.core as mx
 import numpy as np
 
-from .calibration import QueryStats
 from .errors import UsageError
-from .estimator import QueryMoments, drift
+from .estimator import QueryMoments
 from .filters import Filters
-from .plan import evicting_layers, make_model_cache
-from .platform import default_prefill_step_size
-from .similarity import cosines
 from .stats import paired_difference
-from .tap import tapped
 
 
 def observations(texts: Sequence[Sequence[QueryMoments]], filters: Filters) -> dict:
@@ -102,56 +93,3 @@ def _energies(gram, filter_) -> np.ndarray:
     top = np.linalg.eigvalsh(gram)[:, -1]
     along = np.einsum("hd,hde,he->h", filter_, gram, filter_)
     return np.stack([top, along]) / np.where(energy > 0, energy, 1)
-
-
-def stability(
-    model,
-    rows: Sequence[Sequence[int]],
-    counts: Sequence[int],
-    *,
-    step_size: int | None = None,
-) -> list[dict]:
-    """How much text is enough: filters after `counts` tokens against those after the most.
-
-    One pass over the text; the moments are looked at on the way. The smaller samples are part of
-    the largest, so the cosines approach 1 a little sooner than against a text of its own.
-
-    Args:
-        model: an mlx-lm model.
-        rows: token-id lists, each run from position 0.
-        counts: tokens at which to look, at most those of the rows.
-        step_size: tokens per forward pass; None means the platform's prefill step.
-
-    Returns:
-        One row per count, ascending: `tokens`, and `similarity.cosines` to the last.
-
-    Raises:
-        UsageError: counts below 1, or more tokens than there are.
-        ModelError: as `calibrate`.
-    """
-    wanted, there = sorted(set(counts)), sum(map(len, rows))
-    if not wanted or wanted[0] < 1 or wanted[-1] > there:
-        raise UsageError(f"counts {wanted} do not lie between 1 and the {there} tokens of the rows")
-    plans = evicting_layers(model, need_queries=True, what="calibration")
-    moments = [QueryMoments(p.n_heads, p.head_dim) for p in plans]
-    step, seen, found = step_size or default_prefill_step_size(), 0, []
-    with tapped(model):
-        for row in rows:
-            caches, start, tokens = make_model_cache(model), 0, mx.array(row)[None]
-            watched = [QueryStats(m) for m in moments]
-            for plan, cache in zip(plans, watched, strict=True):
-                caches[plan.index] = cache
-            while start < len(row) and len(found) < len(wanted):
-                stop = min(start + step, len(row), start + wanted[len(found)] - seen)
-                model(tokens[:, start:stop], cache=caches)
-                mx.eval([c.pending for c in watched], [c.state for c in caches])
-                for cache in watched:
-                    cache.flush()
-                seen, start = seen + stop - start, stop
-                if seen == wanted[len(found)]:
-                    pairs = zip(moments, plans, strict=True)
-                    found.append(np.stack([drift(m, p.n_kv_heads).q_filters for m, p in pairs]))
-    return [
-        {"tokens": count, **cosines(filters, found[-1])}
-        for count, filters in zip(wanted, found, strict=True)
-    ]

@@ -38,7 +38,11 @@ def measured_tables(measured: dict) -> Iterator[tuple[str, list[str], list[list[
         if not row["skipped"]
     ]
     n = f"{rows[0]['n_heads']} KV heads, {rows[0]['n_rows']} rows"
-    yield f"rank correlation with the attention received ({n}, {texts})", columns, cells
+    yield (
+        f"rank correlation with the attention received ({n}, {texts}, sinks counted)",
+        columns,
+        cells,
+    )
 
     rows = measured["retained_mass"]
     columns = ["method", "budget", "retained", "95 % interval", "beyond sinks"]
@@ -53,7 +57,7 @@ def measured_tables(measured: dict) -> Iterator[tuple[str, list[str], list[list[
         for row in rows
     ]
     n = f"{rows[0]['n_rows']} rows, {rows[0]['n_queries']} tokens after them"
-    yield f"share of later attention on the rows kept ({n}, {texts})", columns, cells
+    yield f"share of later attention on the rows kept ({n}, {texts}, sinks counted)", columns, cells
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -61,4 +65,4 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    return "-" if low is None else f"{low:.3f} - {high:.3f}"
+    return "-" if low is None else f"[{low:.3f}, {high:.3f}]"

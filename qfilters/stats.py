@@ -134,22 +134,29 @@ def gap_closed(
     """Share of the perplexity between `worse` and `full` that an arm wins back; (share, low, high).
 
     (worse - arm) / (worse - full) in perplexity, 1 at the full cache's; percentile bootstrap of
-    whole sequences, the same for all three. Nothing (three None) where `worse` is not above `full`.
+    whole sequences, the same for all three. Nothing (three None) where `worse` is not above `full`;
+    no interval below two sequences, and where the one of worse - full does not lie above 0: the
+    share of a gap that may be none is nowhere. The few draws without a gap are left out of it.
 
     nll_sums, worse, full: total NLL (nat) per sequence, shape `[N]`; n_tokens: predicted tokens.
     """
     samples = [np.asarray(x, dtype=np.float64) for x in (nll_sums, worse, full, n_tokens)]
 
-    def share(arm, worse, full, tokens, axis):
-        arm, worse, full = (np.exp(x.sum(axis) / tokens.sum(axis)) for x in (arm, worse, full))
-        return (worse - arm) / (worse - full)
+    def won_and_gap(weights):
+        *sums, tokens = (weights @ x for x in samples)
+        arm, worse, full = (np.exp(x / tokens) for x in sums)
+        return worse - arm, worse - full
 
-    if samples[1].sum() <= samples[2].sum():
+    won, gap = won_and_gap(np.ones(len(samples[0])))
+    if gap <= 0:
         return None, None, None
-    found = float(share(*samples, axis=-1))
+    found = float(won / gap)
     if len(samples[0]) < 2:
         return found, None, None
-    return found, *_bootstrap(samples, share, iters, seed, level)
+    won, gap = won_and_gap(_resamples(len(samples[0]), iters, seed))
+    if _quantiles(gap, level)[0] <= 0:
+        return found, None, None
+    return found, *_quantiles(won[gap > 0] / gap[gap > 0], level)
 
 
 def median_interval(

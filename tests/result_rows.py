@@ -14,6 +14,9 @@ PROVENANCE = {
 }
 
 
+NO_INTERVAL = {"retained": 0.5, "low": None, "high": None}
+
+
 def write(root, kind, rows, model="org/name", command=None, tag="", **more):
     """A finished run; returns its name."""
     run = open_run(root, model, kind, {"kind": kind, "n": len(rows), "tag": tag})
@@ -73,7 +76,7 @@ RULER = [
 ]
 
 INSPECTED = {
-    "corpus": {"name": "book.txt"},
+    "corpus": {"name": "held-out.txt", "sha256": "cd" * 32},
     "observations": {
         "n_texts": 2,
         "n_queries": 9,
@@ -113,6 +116,8 @@ CHUNK = {
     "chunk": 32,
     "one_shot": True,
     "seconds": 1.5,
+    "seconds_least": 1.25,
+    "seconds_most": 2.0,
     "identical_layers": 2,
     "n_layers": 2,
     "overlap_first": 1.0,

@@ -133,7 +133,10 @@ def test_tables_are_means_over_heads_and_texts(texts, heads):
             by_head = [value for layer in row["by_layer"] for value in layer]
             np.testing.assert_allclose(by_head, found.mean(axis=0))
     for row in retained_mass(texts):
-        assert row["low"] <= row["retained"] <= row["high"]
+        if row["budget"] >= CONTEXT:
+            assert (row["retained"], row["low"], row["high"]) == (1, None, None), "all is all"
+        else:
+            assert row["low"] <= row["retained"] <= row["high"]
         assert abs(np.mean(row["by_layer"]) - row["retained"]) < 1e-12
         assert (row["n_rows"], row["n_queries"], row["n_texts"]) == (CONTEXT, LATER, 3)
     alone = rank_correlation(texts[:1])[0]
@@ -196,6 +199,24 @@ def test_a_head_without_a_correlation_is_null(texts):
     assert row["correlation"] == pytest.approx(1)
     (row,) = rank_correlation([dataclasses.replace(texts[0], scores={"flat": scores * 0})])
     assert row["correlation"] is None and row["right_sign"] is None and row["low"] is None
+
+
+def test_all_numbers_are_of_the_same_heads(texts):
+    """A head that has no correlation in one text only counts in none."""
+    scores = [text.received.copy() for text in texts]
+    scores[0][1] = 1.0
+    scores[1][1:2] *= -1
+    scores[2][0] *= -1
+    known = [
+        dataclasses.replace(text, scores={"planted": mine})
+        for text, mine in zip(texts, scores, strict=True)
+    ]
+    (row,) = rank_correlation(known)
+    heads = [value for layer in row["by_layer"] for value in layer]
+    counted = [value for value in heads if value is not None]
+    assert heads[1] is None and row["n_heads"] == len(counted) == len(heads) - 1
+    assert row["correlation"] == pytest.approx(np.mean(counted))
+    assert row["right_sign"] == np.mean(np.array(counted) > 0)
 
 
 def test_what_is_refused(model, filters):

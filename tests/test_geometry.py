@@ -12,8 +12,9 @@ from qfilters import Filters, calibrate
 from qfilters.attention import observe
 from qfilters.errors import FilterError, UsageError
 from qfilters.estimator import QueryMoments, chunk_moments, drift
-from qfilters.geometry import observations, stability
+from qfilters.geometry import observations
 from qfilters.similarity import compare
+from qfilters.study.stability import stability
 
 H, H_KV, D = 4, 2, 16
 

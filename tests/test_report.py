@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from qfilters.cli import app
 from qfilters.errors import QFiltersError, UsageError
 from qfilters.report import shown, tables, update_readme
+from qfilters.report.runs import read_evidence, read_runs
 from qfilters.results import document, open_run
 
 COMMAND = {"command": ["qfilters", "ppl", "--budget", "64,128"], "mlx": "0.32.4"}
@@ -125,6 +126,25 @@ def test_variants_stand_together_and_the_full_cache_once(tmp_path):
     assert "| `none` | 2.00 [1 sequence: no interval] | 1 |" in table, "once"
     assert "Made by `qfilters ppl --recent 0`, `qfilters ppl --recent 32`." in table
     assert names(shown(tmp_path)) == [["recent"], []]
+
+
+def test_pairs_means_and_plain_rows_say_their_variant(tmp_path):
+    runs = {}
+    for tag in ("a", "b"):
+        pairs = [{"a": "none", "b": "knorm", "n": 5}, {"a": "knorm", "b": "random", "n": 5}]
+        means = [{"method": method, "score": 1.0} for method in ("none", "knorm")]
+        rows = [{"layer": 0}]
+        name = write(tmp_path, "ruler", rows, tag=tag, means=means, pairs=pairs)
+        runs[tag] = f"org__name/{name}"
+    plan(tmp_path, both=(list(runs), runs))
+    [item] = read_evidence(tmp_path, read_runs(tmp_path))
+    arms = [(row["a"], row["b"]) for row in item.summary["pairs"]]
+    assert arms == [
+        *(("none", "knorm a"), ("knorm a", "random a")),
+        *(("none", "knorm b"), ("knorm b", "random b")),
+    ]
+    assert [row["method"] for row in item.summary["means"]] == ["none", "knorm a", "knorm b"]
+    assert [row["variant"] for row in item.summary["rows"]] == ["a", "b"]
 
 
 def test_a_plan_that_names_what_is_not_there_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """The HTML page: whole, self-contained, well-formed, the same every time."""
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -73,6 +74,17 @@ def test_every_run_its_numbers_and_its_figures_are_there(results, page):
         assert cell in parsed.cells
     assert page.count("qfilters do it") == len(runs) and "a &lt;machine&gt;" in page
     assert "book.txt, SHA-256 abababababab" in page
+
+
+def test_the_text_that_was_inspected_is_named(tmp_path):
+    name = made.write(tmp_path, "inspect", [], **made.INSPECTED)
+    file = tmp_path / "org__name" / name / "summary.json"
+    summary = json.loads(file.read_text())
+    del summary["qfilters"]["corpus"]
+    file.write_text(json.dumps(summary))
+    page = report_page(tmp_path)
+    assert "held-out.txt, SHA-256 cdcdcdcdcdcd" in page
+    assert "[0.400, 0.600]" in page and "texts of held-out.txt, sinks counted" in page
 
 
 def test_nothing_comes_from_elsewhere(page):

@@ -112,7 +112,7 @@ def test_what_is_missing_is_named(kind, tmp_path):
 def test_study_tables(runs):
     [chunks] = tables_of(runs["study-chunks"])
     assert chunks.rows[1][:8] == [
-        *("`qfilters`", "8", "1.50", "2 of 2"),
+        *("`qfilters`", "8", "1.25 / 1.50 / 2.00", "2 of 2"),
         *("1.000", "0.750", "0.500", "-0.25 (0.50)"),
     ]
     assert chunks.rows[1][8:] == ["4.00 [3.00, 5.00]", "2 x 10"]
@@ -123,10 +123,10 @@ def test_study_tables(runs):
         ["`pyramidkv`", "6 to 8", "30", "3", "0 of 32", "1.0e-07"],
     ]
     drift, isotropic = tables_of(runs["study-geometry"])
-    cell = "0.50 [0.40, 0.60] (1.25)"
+    cell = "0.500 [0.400, 0.600] (1.25)"
     assert drift.rows == [["knorm", cell, cell, "0.75"]]
     assert drift.columns == ["attention retained", "64 of 256", "64 of 512", "cosine to axis"]
-    assert isotropic.rows[0][-1] == "-" and "n 5 seeds x 8 heads" in isotropic.title
+    assert isotropic.rows[0][-1] == "-" and "n 5 random seeds x 8 heads" in isotropic.title
 
 
 def test_ratio_and_gap_are_paired(tmp_path):

@@ -144,7 +144,7 @@ def test_paired_difference_of_few():
 
 
 def test_gap_closed_is_the_share_won_back():
-    """The seed's own row: 8.476 between 13.358 and 4.050 closes 52 %."""
+    """The earlier port's own row: 8.476 between 13.358 and 4.050 closes 52 %."""
     arms = [[10 * math.log(x)] for x in (8.476, 13.358, 4.050)]
     share, low, high = gap_closed(*arms, [10])
     assert (
@@ -161,3 +161,18 @@ def test_gap_closed_resamples_whole_sequences_together():
     share, low, high = gap_closed((full + worse) / 2, worse, full, tokens, 500)
     assert low < share < high
     assert gap_closed(full, full, worse, tokens) == (None, None, None)
+
+
+def test_a_gap_that_may_be_none_has_a_share_but_no_interval():
+    tokens = [10] * 4
+    full, worse = np.array([10.0, 20.0, 30.0, 40.0]), np.array([15.0, 18.0, 33.0, 39.0])
+    share, low, high = gap_closed(full, worse, full, tokens)
+    assert share == 1 and low is None and high is None
+
+
+def test_draws_without_a_gap_make_no_nan():
+    """In some draws of eight no text is among those whose gap is not 0."""
+    full = np.arange(10.0, 18.0)
+    worse = full + np.array([0, 0, 0, 2, 3, 2, 3, 2])
+    share, low, high = gap_closed((full + worse) / 2, worse, full, [10] * 8)
+    assert 0 < low <= share <= high < 1

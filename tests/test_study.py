@@ -67,6 +67,24 @@ def test_chunks_do_not_matter_to_fixed_scores(session):
     assert found["qfilters_keysvd", 96]["direction_cosine"] == pytest.approx(1)
 
 
+def test_no_chunk_is_always_timed_first(session, monkeypatch):
+    """One text begins with the whole context, the next with the first smaller chunk."""
+    from qfilters.study import chunks as study
+
+    order, run = [], study._run
+
+    def noted(*words):
+        order.append(words[-1])
+        return run(*words) | {"seconds": float(len(order))}
+
+    monkeypatch.setattr(study, "_run", noted)
+    found = chunks(session, method="qfilters")
+    assert order == [96, 48, 16, 48, 16, 96]
+    row = found["qfilters", 96]
+    assert [row[f"seconds{end}"] for end in ("_least", "", "_most")] == [1, 3.5, 6]
+    assert row["one_shot"] and found["qfilters", 48]["overlap_first"] == 1
+
+
 def test_perplexity_after_the_context_is_that_of_the_text(session):
     """With room for everything it is what `ppl` measures on the same tokens."""
     rows = chunks(session, budget=200, method="qfilters").values()
@@ -86,7 +104,10 @@ def test_chunk_study_refuses_what_has_no_stream(session):
 
 
 CASES = [{"prefill": 100, "decode": 0, "budget": 40}, {"prefill": 60, "decode": 30, "budget": 24}]
-ARMS = "none,qfilters,qfilters_keysvd,knorm,h2o,tova,snapkv(window=4),pyramidkv(window=4),oracle"
+ARMS = (
+    "none,qfilters,qfilters_mean,qfilters_keysvd,knorm,keydiff,streaming_llm,sliding_window,h2o,tova,"
+    "snapkv(window=4),pyramidkv(window=4),chunkkv(window=4),expected_attention,random,oracle"
+)
 
 
 def budgets(session, method=ARMS):

@@ -26,7 +26,7 @@ CLAIMS = "claims"
 def tables(results_root: str | Path) -> dict[str, str]:
     """The Markdown of every finished run under `results_root`, by the name of its folder, and of
     every item of evidence.json, by its name; an item that was not measured yet says so. With
-    evidence there is `claims` too: what paper and seed say, each with its verdict.
+    evidence there is `claims` too: what paper and earlier MLX port say, with verdicts.
     """
     runs = read_runs(results_root)
     items = read_evidence(results_root, runs)

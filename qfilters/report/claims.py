@@ -1,15 +1,16 @@
-"""What paper and seed claim, one by one, against what the evidence says. Rules, not opinions.
+"""What paper and earlier MLX port claim, one by one, against the evidence. Rules, not opinions.
 
-A verdict needs an interval that excludes the contrary, or an exact property; where the evidence
-cannot tell (one text, a ceiling too low, another machine) that is what is said.
+A verdict needs an interval that excludes the contrary, an exact property, or a threshold that is
+named; where the evidence cannot tell (one text, a ceiling too low) that is what is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from .judges import (
+    CannotJudge,
     Judge,
     below,
     chunks,
@@ -29,11 +30,12 @@ from .judges import (
 from .runs import Run
 from .tables import Table
 
-YES, NO, CANNOT = "confirmed", "not confirmed", "not testable here"
+VERDICTS = {True: "confirmed", False: "contradicted", None: "undecided"}
+NOT_JUDGED, NOT_HERE = "cannot be judged", "not testable here"
 
 
 class Claim(NamedTuple):
-    """`judge` gets the summary of the item: whether it holds (None: cannot tell), and numbers."""
+    """`judge` gets the summary of the item: whether it holds (None: undecided), and numbers."""
 
     source: str
     text: str
@@ -44,58 +46,58 @@ class Claim(NamedTuple):
 
 CLAIMS = (
     Claim(
-        "paper 3.1, seed",
+        "paper 3.1, port",
         "The mean query projects positively on its filter in every head",
         "inspect",
         drift,
     ),
     Claim(
-        "paper 3.2, seed",
+        "paper 3.2, port",
         "The top direction carries the mean; at least 10 times the others'",
         "inspect",
         dominance,
     ),
     Claim(
-        "paper fig. 4, seed",
+        "paper fig. 4, port",
         "The projection ranks keys by attention better than the norm",
         "inspect",
         correlation,
     ),
-    Claim("seed", "The key-SVD fallback is no better than noise at it", "inspect", noise),
+    Claim("port", "The key-SVD fallback is no better than noise at it", "inspect", noise),
     Claim(
-        "paper 4, seed",
-        "Filters hardly depend on which text they are made from",
+        "paper 4, port",
+        "Filters hardly depend on the text: between halves of one corpus",
         "stability",
         settled,
     ),
     Claim(
-        "seed",
+        "port",
         "Calibrated filters beat the fallback at every budget",
         "ppl-1024",
         below("qfilters_keysvd"),
     ),
-    Claim("paper fig. 5, seed", "They beat the norm at every budget", "ppl-1024", below("knorm")),
+    Claim("paper fig. 5, port", "They beat the norm at every budget", "ppl-1024", below("knorm")),
     Claim(
         "paper fig. 5",
-        "They beat a window with sinks at every budget",
+        "They beat sinks and last rows at every budget",
         "ppl-1024",
         below("streaming_llm"),
     ),
     Claim(
-        "seed",
+        "port",
         "On a longer text at mild compression they do not beat the norm everywhere",
         "ppl-3500",
         not_below("knorm"),
     ),
-    Claim("seed", "Without a recent window perplexity is much worse", "recent", recent),
-    Claim("seed", "The kept set of a stream does not depend on prefill chunks", "chunks", chunks),
-    Claim("seed", "The fallback's direction does", "chunks", direction),
-    Claim("seed", "All arms keep equally much and report the true position", "budget", equal),
-    Claim("seed", "Nothing drifts: survivors keep their rotation", "budget", undrifted),
-    Claim("seed", "Variable tracking scores 0 at every budget", "ruler-seed", zero("vt")),
-    Claim("seed", "Two-hop questions score 0 at every budget", "ruler-seed", zero("qa_2")),
+    Claim("port", "Without a recent window perplexity is much worse", "recent", recent),
+    Claim("port", "The kept set of a stream does not depend on prefill chunks", "chunks", chunks),
+    Claim("port", "The fallback's direction does", "chunks", direction),
+    Claim("port", "All arms keep equally much and report the true position", "budget", equal),
+    Claim("port", "Nothing drifts: survivors keep their rotation", "budget", undrifted),
+    Claim("port", "Variable tracking scores 0 at every budget", "ruler-hard", zero("vt")),
+    Claim("port", "Two-hop questions score 0 at every budget", "ruler-hard", zero("qa_2")),
     Claim(
-        "seed",
+        "port",
         "With drift the better sign beats chance, without it no filter does",
         "geometry",
         sign,
@@ -111,12 +113,12 @@ CLAIMS = (
         why="needs a 70B model: `configs/paper-table1.yaml`",
     ),
     Claim(
-        "seed",
+        "port",
         "Perplexities, ratios and scores of Llama-3.2-1B/3B and Qwen2.5-7B",
         why="needs those models: `configs/models/`",
     ),
     Claim(
-        "seed",
+        "port",
         "One block is up to 36 times faster than chunks of 16",
         why="a GPU's figure: `qfilters bench kernels` on one",
     ),
@@ -132,12 +134,21 @@ def claims_table(items: Iterable[Run]) -> Table:
     known = {run.name: run.summary for run in items}
     rows = []
     for claim in CLAIMS:
-        verdict, numbers = CANNOT, claim.why
+        verdict, numbers = NOT_HERE, claim.why
         if claim.judge:
             verdict, numbers = "not measured yet", f"`{claim.item}`"
             if summary := known.get(claim.item):
-                holds, found = claim.judge(summary)
-                verdict = CANNOT if holds is None else YES if holds else NO
+                verdict, found = _judged(claim.judge, summary)
                 numbers = f"{found} (`{claim.item}`)"
         rows.append([claim.text, claim.source, verdict, numbers])
     return Table(["claim", "by", "here", "what was found"], rows, words=True)
+
+
+def _judged(judge: Judge, summary: Mapping[str, Any]) -> tuple[str, str]:
+    try:
+        holds, found = judge(summary)
+    except CannotJudge as error:
+        return NOT_JUDGED, str(error)
+    except KeyError as error:
+        return NOT_JUDGED, f"the run lacks {error}"
+    return VERDICTS[holds], found

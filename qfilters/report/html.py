@@ -87,7 +87,7 @@ def _section(run: Run, folder: Path) -> str:
 def _made(run: Run) -> str:
     made = run.summary["qfilters"]
     facts = ", ".join(f"{name} {made[name]}" for name in FACTS if name in made)
-    text = made.get("corpus")
+    text = made.get("corpus") or run.summary.get("corpus")
     corpus = f"; text {text['name']}, SHA-256 {text['sha256'][:12]}" if text else ""
     commands = "<br>".join(f"<code>{escape(command)}</code>" for command in run.commands)
     facts = escape(f"Model {run.model}; {facts}{corpus}. Made by")

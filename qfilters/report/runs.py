@@ -104,13 +104,17 @@ def _together(name: str, parts: Mapping[str, Run]) -> Run:
 
 
 def _relabelled(key: str, parts: Mapping[str, Run]) -> Iterator[dict]:
-    """The rows of all parts, methods with their variant; the full cache counts once."""
+    """The rows of all parts, methods with their variant; the full cache counts once.
+
+    Rows that name no method get a `variant`.
+    """
     for number, (variant, run) in enumerate(parts.items()):
         for row in run.summary[key]:
-            label = row.get("method")
-            if label == "none" and number:
+            if row.get("method") == "none" and number:
                 continue
-            yield row if label in (None, "none") else {**row, "method": f"{label} {variant}"}
+            labels = {name: row[name] for name in ("method", "a", "b") if name in row}
+            named = {k: x if x == "none" else f"{x} {variant}" for k, x in labels.items()}
+            yield {**row, **(named or {"variant": variant})}
 
 
 def _load(path: Path) -> dict[str, Any]:

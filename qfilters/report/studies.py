@@ -15,7 +15,8 @@ Summary = Mapping[str, Any]
 
 def chunks_tables(summary: Summary) -> list[Table]:
     """Chunks down: time, kept sets, direction and perplexity of every method."""
-    columns = ["method", "chunk", "prefill s", "layers identical", "layer 0", "mean", "least"]
+    times = "prefill s: min / median / max"
+    columns = ["method", "chunk", times, "layers identical", "layer 0", "mean", "least"]
     body = []
     for row in summary["rows"]:
         cosine = row["direction_cosine"]
@@ -23,7 +24,7 @@ def chunks_tables(summary: Summary) -> list[Table]:
             [
                 f"`{row['method']}`",
                 str(row["chunk"]),
-                f"{row['seconds']:.2f}",
+                " / ".join(f"{row[f'seconds{end}']:.2f}" for end in ("_least", "", "_most")),
                 f"{row['identical_layers']} of {row['n_layers']}",
                 *(f"{row[f'overlap_{name}']:.3f}" for name in ("first", "mean", "least")),
                 "-" if cosine is None else f"{cosine:+.2f} ({row['direction_abs_cosine']:.2f})",
@@ -36,7 +37,7 @@ def chunks_tables(summary: Summary) -> list[Table]:
         "and values of the dense run. Layer 0, mean, least: share of rows kept in common with one "
         "chunk on the model, where deeper layers saw evicted caches. Cosine: key-SVD direction to "
         "that of one chunk, same keys, and the mean of its size. Perplexity: of the tokens after "
-        "the context."
+        "the context. Times: over texts, the order of chunks rotated from text to text."
     )
     return [Table([*columns, "cosine", "perplexity", "n"], body, note=note)]
 
@@ -66,7 +67,7 @@ def geometry_pictures(run: Run) -> list[Picture]:
     return [
         Picture(
             f"retained_{keys}_{budget}",
-            f"Attention retained on synthetic {keys} keys at budget {budget} (n {n} seeds)",
+            f"Attention retained on synthetic {keys} keys at budget {budget} (n {n} random seeds)",
             curves,
             {"series": arms, "x": "rows", "y": "share of attention", "log_x": True},
         )
@@ -87,17 +88,18 @@ def stability_pictures(run: Run) -> list[Picture]:
 
 
 def budget_tables(summary: Summary) -> list[Table]:
-    """One table per case: rows kept, position, drift, keys."""
+    """One table per case: rows kept, offset, keys."""
     cases: dict[tuple, list] = {}
     for row in summary["rows"]:
         cases.setdefault((row["prefill"], row["decode"], row["budget"]), []).append(row)
-    columns = ["method", "rows kept", "offset", "drift", "keys changed", "to dense run"]
+    columns = ["method", "rows kept", "offset", "offset off by", "keys changed", "to dense run"]
     note = (
-        "Rows kept per KV head: least to most over layers, every head of a layer alike. Drift: "
-        "positions between where a token was rotated to and where it stands in the text, the "
-        "largest of all layers and calls. Keys changed: stored rows whose bits are not those of "
-        "the key that came in at their position. To dense run: largest difference of a key of the "
-        "first layer, over the largest key."
+        "Rows kept per KV head: least to most over layers, every head of a layer alike. Offset off "
+        "by: how far the offset that a cache reports, to which the next token is rotated, was at "
+        "most from the tokens fed. That stored keys keep their rotation is what the last two "
+        "columns check. Keys changed: stored rows whose bits are not those of the key that came in "
+        "at their position. To dense run: largest difference of a key of the first layer, over the "
+        "largest key."
     )
     return [
         Table(
@@ -135,15 +137,18 @@ def geometry_tables(summary: Summary) -> list[Table]:
             cells = (own[size] for size in sizes)
             body.append([arm, *(_retained(row) for row in cells), _cosines(own.values())])
         columns = ["attention retained", *(f"{b} of {n}" for n, b in sizes), "cosine to axis"]
-        title = f"{keys} keys, n {rows[0]['n_seeds']} seeds x {rows[0]['n_heads']} heads"
-        note = "[low, high]: 95 % interval over seeds; in round brackets the error of the output."
+        title = f"{keys} keys, n {rows[0]['n_seeds']} random seeds x {rows[0]['n_heads']} heads"
+        note = (
+            "[low, high]: 95 % interval over random seeds; in round brackets the error of the "
+            "output. The better sign is chosen afterwards, which alone lifts it above chance."
+        )
         made.append(Table(columns, body, title, note))
     return made
 
 
 def _retained(row: Mapping[str, Any]) -> str:
-    ends = interval(row["low"], row["high"], 2)
-    return f"{row['retained']:.2f}{ends} ({row['output_error']:.2f})"
+    ends = interval(row["low"], row["high"], 3)
+    return f"{row['retained']:.3f}{ends} ({row['output_error']:.2f})"
 
 
 def _cosines(rows) -> str:

@@ -59,10 +59,11 @@ def measure_budget(session: Session, rows: Sequence[Sequence[int]]) -> list[dict
     """One row per case and method.
 
     `offset`: tokens the caches say they saw; `kept_least`, `kept_most`: rows per KV head, over
-    layers. `drift`: largest difference, over layers and calls, between the position a token was
-    rotated to and its place in the text. `keys_changed` of `keys_checked`: stored rows whose bits
-    are not those of the key that came in at their position. `dense_difference`: largest difference
-    of a key of the first layer to that of a dense run, over the largest key.
+    layers. `drift`: largest difference, over layers and calls, between the offset a cache reports,
+    to which the model rotates the next token, and the tokens it was fed before. What rotation the
+    stored keys really have is checked by the other two: `keys_changed` of `keys_checked`, rows
+    whose bits are not those of the key that came in at their position, and `dense_difference`,
+    largest difference of a key of the first layer to that of a dense run, over the largest key.
     """
     made = []
     for case in session.settings.cases:

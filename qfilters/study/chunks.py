@@ -51,7 +51,9 @@ class ChunksConfig(StudyConfig):
 def measure_chunks(session: Session, rows: Sequence[Sequence[int]]) -> list[dict]:
     """One row per method and chunk, the whole context first.
 
-    `seconds`: prefill, median over texts. `identical_layers` of `n_layers`: kept sets equal to
+    `seconds`, `seconds_least`, `seconds_most`: prefill, median and ends over texts, after one that
+    does not count; every text begins with the next chunk, so that none is always first.
+    `identical_layers` of `n_layers`: kept sets equal to
     those of one chunk in every text, each layer fed the keys and values of the dense run.
     `overlap_first`, `overlap_mean`, `overlap_least`, `overlap_by_layer`: share of rows kept in
     common with one chunk on the model, mean over heads and texts; `direction_cosine`: of what the
@@ -61,13 +63,16 @@ def measure_chunks(session: Session, rows: Sequence[Sequence[int]]) -> list[dict
     """
     s = session.settings
     streams = [_record(session.model, row[: -s.later]) for row in rows]
-    made = []
+    made, sizes = [], (s.sequence_length - s.later, *s.chunk)
     for method in check_methods(s.method):
-        whole = None
-        for chunk in (s.sequence_length - s.later, *s.chunk):
-            done = [_run(session, method, *pair, chunk) for pair in zip(rows, streams, strict=True)]
-            whole = whole or done
-            made.append(_row(session, method, chunk, done, whole))
+        done: dict[int, list] = {chunk: [] for chunk in sizes}
+        feed(session.model, _caches(session, method)[0], rows[0][: -s.later], min(sizes))
+        for turn, pair in enumerate(zip(rows, streams, strict=True)):
+            first = turn % len(sizes)
+            for chunk in sizes[first:] + sizes[:first]:
+                done[chunk].append(_run(session, method, *pair, chunk))
+        for chunk, runs in done.items():
+            made.append(_row(session, method, chunk, runs, done[sizes[0]]))
             session.watch(f"{method} in chunks of {chunk}", 1)(1, 1, made[-1]["perplexity"])
     return made
 
@@ -113,13 +118,16 @@ def _row(session, method, chunk, done, whole) -> dict:
     learned = [(a["learned"], b["learned"]) for a, b in pairs if a["learned"] is not None]
     angles = [cosines(*both) for both in learned]
     nll, n = [run["nll"] for run in done], [s.later - 1] * len(done)
+    seconds = [run["seconds"] for run in done]
     low, high = bootstrap_perplexity(nll, n)
     return {
         "method": str(method),
         "budget": s.budget,
         "chunk": chunk,
         "one_shot": chunk == s.sequence_length - s.later,
-        "seconds": float(np.median([run["seconds"] for run in done])),
+        "seconds": float(np.median(seconds)),
+        "seconds_least": min(seconds),
+        "seconds_most": max(seconds),
         "identical_layers": int(same.sum()),
         "n_layers": len(overlaps),
         "overlap_first": float(overlaps[0]),
