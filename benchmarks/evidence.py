@@ -57,8 +57,8 @@ ITEMS = (
     Item("chunks", "study chunks", 4 * (8 * 1280 + 1024) + 2 * 1024),
     Item("recent", "ppl", 2 * 4 * 4 * 1024, tuple(f"--recent {n}" for n in (0, 32, 64, 96))),
     Item("ppl-1024", "ppl", 37 * 4 * 1024),
-    Item("ruler-hard", "ruler", 4 * 5 * (2500 + 4500)),
-    Item("niah-1024", "ruler", 8 * 5 * 1900),
+    Item("ruler-hard", "ruler", 4 * 5 * 2500),
+    Item("niah-1024", "ruler", 8 * 5 * 2500),
     Item(
         "vt-chunks",
         "ruler",
@@ -68,6 +68,7 @@ ITEMS = (
     Item("stability", "study stability", (38 + 3 * 2) * 1024),
     Item("ppl-3500", "ppl", 13 * 3500),
     Item("ppl-3500-others", "ppl", 25 * 3500, extra=True),
+    Item("ruler-hard-2048", "ruler", 4 * 5 * 4500, extra=True),
     Item("niah-2048", "ruler", 3 * 5 * 4500, extra=True),
 )
 
