@@ -162,7 +162,8 @@ def test_tables_mark_cells_where_nothing_was_evicted():
     rows += arm([1, 1, 1, 1], method="knorm", evicted=False)
     document = {"rows": summarise(rows, 100), "means": []}
     ((title, columns, cells),) = task_tables(document)
-    assert "ceiling 95.0" in title and columns == ["method", "2x", "512", "empty", "cut off"]
+    assert "ceiling 95.0" in title and title.endswith("*: nothing was evicted")
+    assert columns == ["method", "2x", "512", "empty", "cut off"]
     by_method = {line[0]: line[1:] for line in cells}
     assert by_method["none"][0] == by_method["none"][1]
     assert by_method["qfilters"][0].startswith("40.0 [")

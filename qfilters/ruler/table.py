@@ -13,7 +13,10 @@ def task_tables(document: dict) -> list[tuple[str, list[str], list[list[str]]]]:
     made = []
     for task, length in dict.fromkeys((c["task"], c["length"]) for c in document["rows"]):
         cells = [c for c in document["rows"] if (c["task"], c["length"]) == (task, length)]
-        made.append((_title(cells[0]), *_task_table(cells)))
+        title = _title(cells[0])
+        if any(map(_kept_all, cells)):
+            title += "; *: nothing was evicted"
+        made.append((title, *_task_table(cells)))
     return made
 
 
@@ -79,11 +82,15 @@ def _task_table(cells):
     return ["method", *sizes, "empty", "cut off"], rows
 
 
+def _kept_all(cell) -> bool:
+    return cell["size"] != FULL and cell.get("evicted") == 0
+
+
 def _score(cell) -> str:
     if cell is None:
         return "-"
     interval = "" if cell["low"] is None else f" [{cell['low']:.0f}, {cell['high']:.0f}]"
-    star = "*" if cell["size"] != FULL and cell.get("evicted") == 0 else ""
+    star = "*" if _kept_all(cell) else ""
     return f"{cell['score']:.1f}{star}{interval}"
 
 
