@@ -5,6 +5,7 @@ Thin over scipy. Knows nothing about models; deterministic for a given seed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -53,15 +54,18 @@ def mean_interval(
 ) -> Interval:
     """Interval of the mean of scores between 0 and 1, over samples.
 
-    Wilson when every score is 0 or 1, or when all are equal (with the nearest whole number of
-    hits: a bootstrap of equal values would have no width). Else a percentile bootstrap. Below two
-    samples: (None, None).
+    Wilson when every score is 0 or 1, or when all are equal, because a bootstrap of equal values
+    would have no width; then it covers both whole numbers of hits next to the sum. Else a
+    percentile bootstrap. Below two samples: (None, None).
     """
     scores = np.asarray(values, dtype=np.float64)
     if len(scores) < 2:
         return None, None
     if np.isin(scores, (0, 1)).all() or np.ptp(scores) == 0:
-        return wilson(round(float(scores.sum())), len(scores), level)
+        hits = round(float(scores.sum()), 9)
+        low, _ = wilson(math.floor(hits), len(scores), level)
+        _, high = wilson(math.ceil(hits), len(scores), level)
+        return low, high
     return _mean_interval(scores, iters, seed, level)
 
 

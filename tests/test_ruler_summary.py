@@ -152,6 +152,7 @@ def test_the_interval_of_the_mean_covers_it():
 def test_intervals_of_scores():
     assert mean_interval([1, 0, 1, 1]) == wilson(3, 4)
     assert mean_interval([0.4] * 5) == wilson(2, 5)
+    assert mean_interval([0.6] * 2) == (wilson(1, 2)[0], wilson(2, 2)[1])
     assert mean_interval([0.3]) == (None, None)
     low, high = mean_interval([0.2, 0.4, 0.9, 0.1])
     assert 0.1 < low < 0.4 < high < 0.9

@@ -52,8 +52,11 @@ def report(
         for path in readme:
             _fill(path, made, check)
     if not (html or figures or readme):
-        for name, text in tables(results).items():
+        found = tables(results)
+        for name, text in found.items():
             out(f"### {name}\n\n{text}")
+        if not found:
+            note(f"there are no finished runs in {results}")
 
 
 def _fill(path: Path, made: dict[str, str], check: bool) -> None:

@@ -46,6 +46,8 @@ def _accuracy(task: str, length: int, cells: Cells) -> Iterator[Picture]:
             "reference": None if ceiling is None else ("full cache", ceiling),
         }
         title = f"{task} at {length} tokens, n {cells[0]['n']}"
+        if cells[0]["discriminative"] is False:
+            title += ": ceiling below 50, too low to tell methods apart"
         yield Picture(f"accuracy_{task}_{length}", title, curves, data)
 
 
