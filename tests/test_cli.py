@@ -117,7 +117,7 @@ def test_inspect_flags_a_filter_that_points_the_wrong_way(cli, artifact):
 def test_generate_streams_text_and_says_what_happened(cli, artifact, tmp_path):
     result = cli("generate")
     assert len(result.stdout.strip("\n")) > 0
-    for said in ("TTFT", "tokens/s", "24/", "a full cache would hold", "kept in"):
+    for said in ("TTFT", "tokens/s", "24/", "all rows would fill", "kept in"):
         assert said in result.stderr
     (row,) = json.loads(cli("generate", "--json").stdout)["rows"]
     assert row["text"] == result.stdout.removesuffix("\n")
