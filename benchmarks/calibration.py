@@ -13,8 +13,7 @@ from pathlib import Path
 import qfilters
 
 # isort: split
-import mlx.core as mx
-
+from qfilters.feeding import feed
 from qfilters.plan import make_model_cache
 from qfilters.platform import default_prefill_step_size, provenance
 from qfilters.text import load_corpus, token_rows
@@ -22,10 +21,7 @@ from qfilters.text import load_corpus, token_rows
 
 def forward(model, rows, step: int) -> None:
     for row in rows:
-        caches, tokens = make_model_cache(model), mx.array(row)[None]
-        for start in range(0, len(row), step):
-            model(tokens[:, start : start + step], cache=caches)
-            mx.eval([c.state for c in caches])
+        feed(model, make_model_cache(model), row, step)
 
 
 def seconds(work, *args, **options) -> tuple[float, float]:

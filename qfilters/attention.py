@@ -15,11 +15,11 @@ import numpy as np
 
 from .errors import UsageError
 from .estimator import QueryMoments, chunk_moments
+from .feeding import feed
 from .filters import Filters
 from .fork import Arm, Prefill, prefill
 from .methods import Layer, Method
 from .methods.observing import Attention, Observing
-from .platform import default_prefill_step_size
 from .prompt_cache import check_room, recent_rows
 from .tap import tapped
 
@@ -32,14 +32,7 @@ class _Paid(Observing):
     name = "attention received"
 
     def watch(self, statistic: mx.array, seen: Attention, carry, layer: Layer):
-        rows = seen.keys.shape[2]
-        before = rows - seen.queries.shape[2]
-
-        def step(total, block, first):
-            asking = mx.arange(block.shape[3])[:, None] + (before + first)
-            return total + (block * (mx.arange(rows) < asking)).sum(axis=(2, 3))
-
-        return seen.fold(step, statistic), None
+        return seen.received(statistic), None
 
 
 class _Moments(Observing):
@@ -175,14 +168,11 @@ def check_judged(
 
 def _run_on(model, done: Prefill, tokens: list[int], step_size: int | None) -> None:
     """Run the later tokens through the caches of the context; from here on they only observe."""
-    ours = [done.caches[layer.index] for layer in done.layers]
-    for cache in ours:
+    for layer in done.layers:
+        cache = done.caches[layer.index]
         cache.watched = {PAID: (None, None), MOMENTS: cache.watched[MOMENTS]}
-    step, row = step_size or default_prefill_step_size(), mx.array(tokens)[None]
     with tapped(model):
-        for start in range(0, len(tokens), step):
-            model(row[:, start : start + step], cache=done.caches)
-            mx.eval([c.state for c in done.caches], [c.statistics for c in ours])
+        feed(model, done.caches, tokens, step_size)
 
 
 def _heads(per_layer) -> np.ndarray:

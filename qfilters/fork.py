@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache
 
 from .errors import UsageError
+from .feeding import feed
 from .filters import Filters
 from .forked_cache import ForkedKVCache, batch_rows
 from .future import future_attention
@@ -19,7 +20,6 @@ from .kernels import take_rows
 from .methods import Layer, Method
 from .methods.observing import Attention
 from .plan import layer_plan, make_model_cache
-from .platform import default_prefill_step_size
 from .prompt_cache import check_room, make_layers, recent_rows
 from .select import protect, rank, survivors
 from .tap import tapped
@@ -255,14 +255,8 @@ def prefill(
         future = future_attention(model, tokens + continuation, step_size, since=len(tokens))
     layers = make_layers(model, methods, filters, future)
     caches = make_model_cache(model)
-    ours = []
     for layer in layers:
         caches[layer.index] = _Dense(layer, [m for m in methods if m.needs_queries])
-        ours.append(caches[layer.index])
-    step, row = step_size or default_prefill_step_size(), mx.array(tokens)[None]
     with tapped(model):
-        for start in range(0, len(tokens), step):
-            model(row[:, start : start + step], cache=caches)
-            # Without the logits, which nobody asks for: a fifth of a small model's work.
-            mx.eval([c.state for c in caches], [c.statistics for c in ours])
+        feed(model, caches, tokens, step_size)
     return Prefill(model, methods, caches, layers)

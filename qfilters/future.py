@@ -3,9 +3,9 @@
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
+from .feeding import feed
 from .methods.observing import Attention
 from .plan import evicting_layers, make_model_cache
-from .platform import default_prefill_step_size
 from .tap import tapped
 
 
@@ -30,13 +30,12 @@ class _Received(KVCache):
         if count <= 0:
             return []
         seen = Attention(queries, keys, values, scale, mask, sinks, None, None, rows).last(count)
+        self.mass = seen.received(start)
+        return self.statistics
 
-        def step(total, a, first):
-            asking = mx.arange(a.shape[3])[:, None] + (rows - count + first)
-            later = mx.arange(rows) < asking
-            return total + (a * later).sum(axis=(2, 3))
-
-        self.mass = seen.fold(step, start)
+    @property
+    def statistics(self) -> list[mx.array]:
+        """All arrays that are kept besides the rows."""
         return [self.mass]
 
 
@@ -58,9 +57,6 @@ def future_attention(
     plans = evicting_layers(model, need_queries=True, what="oracle")
     for plan in plans:
         caches[plan.index] = _Received(since)
-    step, row = step_size or default_prefill_step_size(), mx.array(tokens)[None]
     with tapped(model):
-        for start in range(0, len(tokens), step):
-            model(row[:, start : start + step], cache=caches)
-            mx.eval([c.state for c in caches], [caches[p.index].mass for p in plans])
+        feed(model, caches, tokens, step_size)
     return {p.index: caches[p.index].mass[0] for p in plans}

@@ -39,6 +39,13 @@ class Settings(BaseModel):
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
+    @field_validator("resume", check_fields=False)
+    @classmethod
+    def _one_of_two(cls, resume: bool, info: ValidationInfo) -> bool:
+        if resume and info.data.get("overwrite"):
+            raise UsageError("--resume and --overwrite exclude each other: give one")
+        return resume
+
     def defaulted(self) -> dict[str, Any]:
         """Settings named neither by a flag nor in the user's own YAML file, with their values."""
         return {k: v for k, v in self.as_dict().items() if k not in self._origins}
@@ -73,13 +80,6 @@ class Eviction(Settings):
         for rows in _as_tuple(budget):
             _check_room(_as_tuple(info.data["method"]), rows, **_window(info.data))
         return budget
-
-    @field_validator("resume", check_fields=False)
-    @classmethod
-    def _one_of_two(cls, resume: bool, info: ValidationInfo) -> bool:
-        if resume and info.data.get("overwrite"):
-            raise UsageError("--resume and --overwrite exclude each other: give one")
-        return resume
 
     @property
     def use_kernel(self) -> bool | None:

@@ -13,10 +13,10 @@ PACKAGE = Path(__file__).parents[1] / "qfilters"
 ORDER: list[str] = []
 for line in (
     "errors files figures pictures platform arms fields settings commands config text gguf",
-    "smollm2 models tap plan estimator filters similarity calibration select kernels doctor",
-    "rotation probabilities rows methods cache observing_cache arms_cache future prompt_cache",
-    "generate stats records results bench_kernels bench_decode forked_cache fork batches ppl",
-    "attention foresight geometry session sweep ruler inspection inspection_run",
+    "smollm2 models feeding tap plan estimator filters similarity calibration select kernels",
+    "doctor rotation probabilities rows methods cache observing_cache arms_cache future",
+    "prompt_cache generate stats records results bench_kernels bench_decode forked_cache fork",
+    "batches ppl attention foresight geometry session sweep ruler inspection inspection_run",
     "inspection_tables inspection_plots generation_run decode_shown decode_run study report cli",
 ):
     ORDER += line.split()

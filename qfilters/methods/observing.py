@@ -31,6 +31,21 @@ class Attention(NamedTuple):
         """`probabilities.fold` over all queries of the call."""
         return fold(self.queries, self.keys, self.scale, self.mask, self.sinks, step, start)
 
+    def received(self, total: mx.array) -> mx.array:
+        """`total`, float32 `[B, H_kv, S]`, and the attention that every row gets in this call.
+
+        Summed over queries and the group; what a query pays to its own row is left out. Rows must
+        stand in temporal order, those of the queries last.
+        """
+        rows = self.keys.shape[2]
+        before = rows - self.queries.shape[2]
+
+        def step(total, block, first):
+            asking = mx.arange(block.shape[3])[:, None] + (before + first)
+            return total + (block * (mx.arange(rows) < asking)).sum(axis=(2, 3))
+
+        return self.fold(step, total)
+
     def last(self, count: int) -> "Attention":
         """The call as its last `count` queries see it."""
         total = self.queries.shape[2]

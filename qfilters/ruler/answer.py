@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from ..feeding import feed
 from ..fork import Arm, Prefill
 from ..forked_cache import batch_rows
-from ..platform import default_prefill_step_size
 from ..prompt_cache import account, make_prompt_cache
 
 
@@ -110,12 +110,8 @@ def answer_stream(
         cache_options: as `make_prompt_cache` takes them.
     """
     caches = make_prompt_cache(model, **cache_options)
-    step = step_size or default_prefill_step_size()
     prompt = context + rest
-    for start in range(0, len(prompt) - 1, step):
-        last = min(start + step, len(prompt) - 1)
-        model(mx.array([prompt[start:last]]), cache=caches)
-        mx.eval([c.state for c in caches])
+    feed(model, caches, prompt[:-1], step_size)
     held = account(caches)
     ((said, finish),) = greedy(model, caches, prompt[-1:], 1, max_tokens, eos)
     evicted = account(caches)["rows_evicted"] > 0

@@ -1,4 +1,4 @@
-"""What the settings of all studies share, and how a model is fed."""
+"""What the settings of all studies share, and the nats of a text's rest."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -6,7 +6,6 @@ from typing import ClassVar
 import mlx.core as mx
 import mlx.nn as nn
 
-from ..errors import UsageError
 from ..fields import Length, Samples, Seed
 from ..settings import Settings
 
@@ -27,17 +26,7 @@ class StudyConfig(Settings):
     resume: bool = False
 
     def check(self) -> None:
-        """UsageError for values that contradict each other."""
-        if self.resume and self.overwrite:
-            raise UsageError("--resume and --overwrite exclude each other: give one")
-
-
-def feed(model, caches: list, tokens: Sequence[int], step: int) -> None:
-    """Run tokens through caches, `step` at a time, each step evaluated before the next."""
-    row = mx.array(tokens)[None]
-    for start in range(0, len(tokens), step):
-        model(row[:, start : start + step], cache=caches)
-        mx.eval([cache.state for cache in caches])
+        """UsageError for values that contradict each other; studies have their own."""
 
 
 def rest_nll(model, caches: list, tokens: Sequence[int], step: int) -> float:

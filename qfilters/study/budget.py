@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from ..arms import check_budget
 from ..errors import UsageError
+from ..feeding import feed
 from ..fields import Methods, Positive, Rows
 from ..future import future_attention
 from ..methods import METHODS
@@ -20,7 +21,7 @@ from ..plan import evicting_layers, make_model_cache
 from ..platform import default_prefill_step_size
 from ..prompt_cache import make_prompt_cache
 from ..session import Session, check_methods
-from .base import StudyConfig, feed
+from .base import StudyConfig
 
 
 class Case(BaseModel, frozen=True, extra="forbid"):
@@ -47,8 +48,7 @@ class BudgetConfig(StudyConfig):
     )
 
     def check(self) -> None:
-        """As in the base; every case needs text and room."""
-        super().check()
+        """Every case needs text and room."""
         for case in self.cases:
             if case.prefill + case.decode > self.sequence_length:
                 raise UsageError(f"{case} needs more than {self.sequence_length} tokens")

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..arms import check_budget
 from ..errors import UsageError
+from ..feeding import feed
 from ..fields import Lengths, Methods, Positive, Rows
 from ..methods import Method
 from ..plan import evicting_layers, make_model_cache
@@ -20,7 +21,7 @@ from ..prompt_cache import make_prompt_cache
 from ..session import Session, check_methods
 from ..similarity import cosines
 from ..stats import bootstrap_perplexity
-from .base import StudyConfig, feed, rest_nll
+from .base import StudyConfig, rest_nll
 
 
 class ChunksConfig(StudyConfig):
@@ -38,8 +39,7 @@ class ChunksConfig(StudyConfig):
     step_size: Positive = 32
 
     def check(self) -> None:
-        """As in the base; methods that watch attention have no kept set of a stream."""
-        super().check()
+        """Methods that watch attention have no kept set of a stream."""
         if self.sequence_length <= self.later:
             raise UsageError(f"{self.later} later tokens of {self.sequence_length}: no context")
         for method in check_methods(self.method):

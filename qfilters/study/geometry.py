@@ -44,8 +44,7 @@ class GeometryConfig(StudyConfig):
     sinks: Rows = 0
 
     def check(self) -> None:
-        """As in the base; a budget needs room."""
-        super().check()
+        """A budget needs room."""
         for budget in self.budget:
             check_budget(budget, self.sinks, 0)
 

@@ -36,8 +36,7 @@ class StabilityConfig(StudyConfig):
     other_path: str = "builtin"
 
     def check(self) -> None:
-        """As in the base; another seed must be another."""
-        super().check()
+        """Another seed must be another."""
         if self.other_seed == self.seed:
             raise UsageError(f"other_seed is {self.seed}, the seed itself")
 
