@@ -3,11 +3,9 @@
 Runs the texts of a session. Knows no command line and no tables: see inspection_tables.py.
 """
 
-import warnings
 from collections.abc import Sequence
 
 from .attention import check_judged, observe
-from .errors import QFiltersWarning
 from .foresight import rank_correlation, retained_mass
 from .geometry import observations
 from .methods import Method
@@ -35,9 +33,7 @@ def measure(session: Session, methods: Sequence[Method]) -> dict:
     check_judged(methods, s.budget, s.sinks, s.recent)
     rows, corpus = session.rows("evaluation")
     filters = session.filters
-    if filters.metadata.get("corpus", {}).get("sha256") == corpus["sha256"]:
-        text = f"the filters were calibrated on the text they are inspected on, {corpus['name']}"
-        warnings.warn(text, QFiltersWarning, stacklevel=2)
+    session.note_own_text(corpus, "inspected")
     facts = {"budgets": s.budget, "sinks": s.sinks, "recent": s.recent}
     facts["later"] = max(1, s.sequence_length // LATER_SHARE)
     watch, texts = session.watch("inspecting", len(rows)), []

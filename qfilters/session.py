@@ -139,6 +139,12 @@ class Session:
             )
         return self._auto_calibrate(wanted, tried)
 
+    def note_own_text(self, corpus: dict, what: str) -> None:
+        """Warn when the filters were made from the very text, as `rows` names it, of a result."""
+        if self.filters.metadata.get("corpus", {}).get("sha256") == corpus["sha256"]:
+            text = f"the filters were calibrated on the text they are {what} on, {corpus['name']}"
+            warnings.warn(text, QFiltersWarning, stacklevel=3)
+
     def _auto_calibrate(self, wanted, tried):
         from .config import resolve
 

@@ -54,9 +54,7 @@ def open_sweep(session: Session, methods: list[Method], command: list[str]) -> S
     inputs = {"text_sha256": corpus["sha256"], "model_fingerprint": fingerprint(session.model)}
     if needs_filters:
         inputs["filters_sha256"] = filters_sha256(session.filters)
-        if session.filters.metadata.get("corpus", {}).get("sha256") == corpus["sha256"]:
-            text = f"the filters were calibrated on the text they are measured on, {corpus['name']}"
-            warnings.warn(text, QFiltersWarning, stacklevel=2)
+        session.note_own_text(corpus, "measured")
     repeated = repetition(rows)
     if repeated > MANY_REPEATS:
         text = (

@@ -70,7 +70,7 @@ def ruler(
         session = Session(settings, watch)
         sweep = open_ruler(session, tasks, contest, command_words())
         try:
-            rows = run_ruler(session, sweep, tasks)
+            rows = run_ruler(session, sweep)
         except KeyboardInterrupt:
             if sweep.run:
                 note(f"interrupted: the answers are in {sweep.run.path}, go on with --resume")

@@ -84,6 +84,11 @@ class Contest:
         for method in self.methods:
             kernels_for(method, self.use_kernel)
 
+    @property
+    def needs_filters(self) -> bool:
+        """Whether a method projects on filters."""
+        return any(m.needs_filters for m in self.methods)
+
     def cells(self) -> list[tuple[Method, Size | None]]:
         """All arms; one that keeps everything has no size."""
         return [(m, s) for m in self.methods for s in (self.sizes if m.evicts else (None,))]

@@ -5,9 +5,9 @@ Answers that are on disk are not asked for again. Knows no command line.
 
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
 from ..errors import QFiltersWarning
 from ..methods import make_method
@@ -29,10 +29,14 @@ Show = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class RulerSweep:
-    """What a run asks, who answers, and where it is kept (`run` is None when it is not)."""
+    """What a run asks, who answers, and where it is kept (`run` is None when it is not).
+
+    `samples`: (task, length, samples) in the order they are asked, once.
+    """
 
     contest: Contest
     prompts: PromptFormat
+    samples: list[tuple[str, int, Iterator[Sample]]]
     provenance: dict
     run: RunFolder | None
 
@@ -123,8 +127,7 @@ def open_ruler(
         command: the words of the command line, for the record.
     """
     s = session.settings
-    needs_filters = any(m.needs_filters for m in contest.methods)
-    if needs_filters:
+    if contest.needs_filters:
         _ = session.named_filters
     prompts = format_of(s, session.tokenizer)
     inputs = {
@@ -132,7 +135,7 @@ def open_ruler(
         "template_sha256": prompts.template_sha256,
         "generator_version": str(VERSION),
     }
-    if needs_filters:
+    if contest.needs_filters:
         inputs["filters_sha256"] = filters_sha256(session.filters)
     if haystack := read_haystack(s.haystack):
         inputs["haystack_sha256"] = hashlib.sha256(haystack.encode()).hexdigest()
@@ -140,22 +143,25 @@ def open_ruler(
     if trained and max(s.length) > trained:
         text = f"length {max(s.length)} is past the {trained} tokens the model was trained on"
         warnings.warn(text, QFiltersWarning, stacklevel=2)
-    for _, _, samples in samples_of(s, tasks, prompts):
-        one = next(iter(samples))
+    asked = []
+    for task, length, samples in samples_of(s, tasks, prompts):
+        rest = iter(samples)
+        one = next(rest)
         made = prompts.encode(one.context, one.question, one.answer_prefix)
         contest.check_room(len(made.context))
+        asked.append((task, length, chain([one], rest)))
     run = None
     if s.save:
         options = {"resume": s.resume, "overwrite": s.overwrite}
         run = open_run(RESULTS, session.model_id, "ruler", s.as_dict(), inputs, **options)
     facts = {**provenance(), "command": command, "seed": s.seed, **inputs}
-    return RulerSweep(contest, prompts, facts, run)
+    return RulerSweep(contest, prompts, asked, facts, run)
 
 
-def run_ruler(session: Session, sweep: RulerSweep, tasks: list[str]) -> list[dict]:
+def run_ruler(session: Session, sweep: RulerSweep) -> list[dict]:
     """All rows, one per sample and arm; each sample's are on the disk before the next is asked."""
     s, rows = session.settings, []
-    for task, length, samples in samples_of(s, tasks, sweep.prompts):
+    for task, length, samples in sweep.samples:
         show = session.watch(f"{task} {length}", s.num_samples)
         rows += _run_task(session, sweep, task, length, samples, show)
     return rows
@@ -167,9 +173,7 @@ def _run_task(session, sweep, task, length, samples, show: Show) -> list[dict]:
     # Two runs in one folder may have asked the same twice.
     known = {(r["id"], r["method"], r["size"]): r for r in kept if r["length"] == length}
     rows = list(known.values())
-    filters = None
-    if any(m.needs_filters for m in sweep.contest.methods):
-        filters = session.filters
+    filters = session.filters if sweep.contest.needs_filters else None
     asked = answer_samples(session.model, sweep.prompts, samples, sweep.contest, filters, known)
     for done, fresh in enumerate(asked, start=1):
         if sweep.run and fresh:

@@ -1,5 +1,6 @@
 """The tables of a RULER run: arms down, sizes across, ceilings and baselines beside them."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from .base import FULL
@@ -11,8 +12,7 @@ def task_tables(document: dict) -> list[tuple[str, list[str], list[list[str]]]]:
     A cell holds score [95 % interval]; a star says that nothing was evicted, so nothing was run.
     """
     made = []
-    for task, length in dict.fromkeys((c["task"], c["length"]) for c in document["rows"]):
-        cells = [c for c in document["rows"] if (c["task"], c["length"]) == (task, length)]
+    for cells in _by_task(document):
         title = _title(cells[0])
         if any(map(_kept_all, cells)):
             title += "; *: nothing was evicted"
@@ -26,8 +26,7 @@ def difference_tables(document: dict) -> list[tuple[str, list[str], list[list[st
     A cell holds the mean difference [paired 95 % interval], after a bar the strict score.
     """
     made = []
-    for task, length in dict.fromkeys((c["task"], c["length"]) for c in document["rows"]):
-        cells = [c for c in document["rows"] if (c["task"], c["length"]) == (task, length)]
+    for cells in _by_task(document):
         evicting = [c for c in cells if c["size"] != FULL]
         sizes = list(dict.fromkeys(c["size"] for c in evicting))
         by_arm = {(c["method"], c["size"]): c for c in evicting}
@@ -36,7 +35,8 @@ def difference_tables(document: dict) -> list[tuple[str, list[str], list[list[st
             for method in dict.fromkeys(c["method"] for c in evicting)
         ]
         if rows:
-            title = f"{task}, {length} tokens: difference to the full cache | strict score"
+            where = f"{cells[0]['task']}, {cells[0]['length']} tokens"
+            title = f"{where}: difference to the full cache | strict score"
             made.append((title, ["method", *sizes], rows))
     return made
 
@@ -56,6 +56,14 @@ def mean_table(document: dict) -> tuple[str, list[str], list[list[str]]] | None:
         for m in found
     ]
     return title, columns, rows
+
+
+def _by_task(document):
+    """The cells of every task and length."""
+    groups = defaultdict(list)
+    for cell in document["rows"]:
+        groups[cell["task"], cell["length"]].append(cell)
+    return groups.values()
 
 
 def _title(cell) -> str:
