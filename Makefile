@@ -40,11 +40,11 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-PAGES := --readme README.md --readme docs/how-it-works.md --readme docs/how-to-read-the-numbers.md
+PAGES := $(addprefix --readme ,README.md $(wildcard docs/*.md))
 readme: $(VENV)/.ready
 	$(QFILTERS) report $(PAGES) --figures docs/figures
 
-# Every table of the documentation; finished runs are kept. About an hour and a half on 2 cores.
+# Every table of the documentation; finished runs are kept.
 evidence: $(VENV)/.ready
 	$(BIN)/python benchmarks/evidence.py
 	$(QFILTERS) report $(PAGES) --figures docs/figures --html results.html

@@ -1,13 +1,13 @@
 """Measure every table of the documentation, one command after another, and go on where it stopped.
 
     python benchmarks/evidence.py                # what is missing or whose settings changed
-    python benchmarks/evidence.py --all          # and the extra ones, half an hour more
     python benchmarks/evidence.py --list         # names, states, estimated minutes
     python benchmarks/evidence.py recent budget  # these only
 
-Without the extra ones it takes about an hour and a half on 2 cores. Which runs belong to which
-table is kept in artifacts/results/evidence.json, where `qfilters report` finds them by name. Run it
-from the root of a checkout.
+All of it takes about an hour and a quarter on 2 cores. On a CPU a run keeps one core busy, so two
+go side by side; where times are what is measured, nothing else runs. Which runs belong to which
+table is kept in artifacts/results/evidence.json, where `qfilters report` finds them by name. Run
+it from the root of a checkout.
 """
 
 import argparse
@@ -16,7 +16,9 @@ import json
 import shlex
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,10 +32,11 @@ class Item(NamedTuple):
     """One table: a command, its settings, and flags that are tried in turn."""
 
     name: str
+    title: str
     command: str
     tokens: int  # fed to the model in all, prompts and answers included
     variants: tuple[str, ...] = ("",)
-    extra: bool = False
+    timed: bool = False
 
     def words(self, variant: str = "") -> list[str]:
         config = str(CONFIGS / f"{self.name}.yaml")
@@ -50,26 +53,55 @@ class Item(NamedTuple):
 
 # Texts x tokens x arms. RULER: what a prompt costs with the answers of all its arms, in the tokens
 # that a prefill takes in as long: about 2500 of 1024 tokens and 15 arms (measured), fewer for 9.
+ONE_BY_ONE = 7  # what a token costs that has a forward pass to itself, in those of a prefill
 ITEMS = (
-    Item("geometry", "study geometry", 0),
-    Item("budget", "study budget", 16 * (1472 + 120 * 4)),
-    Item("inspect", "inspect", 4 * 1024 * 2),
-    Item("chunks", "study chunks", 4 * (8 * 1280 + 1024) + 2 * 1024),
-    Item("recent", "ppl", 2 * 4 * 4 * 1024, tuple(f"--recent {n}" for n in (0, 32, 64, 96))),
-    Item("ppl-1024", "ppl", 37 * 4 * 1024),
-    Item("ruler-hard", "ruler", 4 * 5 * 2500),
-    Item("niah-1024", "ruler", 8 * 5 * 2500),
+    Item("geometry", "Synthetic heads, with drift and without", "study geometry", 0),
+    Item("budget", "Equal rows for every arm, and no drift", "study budget", 16 * (1472 + 120 * 4)),
+    Item("inspect", "What queries do, and what scores foresee", "inspect", 4 * 1024 * 2),
+    Item(
+        "chunks",
+        "A context cut into chunks",
+        "study chunks",
+        4 * (8 * 1280 + 1024) + 2 * 1024,
+        timed=True,
+    ),
+    Item(
+        "recent",
+        "Perplexity by recent window",
+        "ppl",
+        2 * 4 * 4 * 1024,
+        tuple(f"--recent {n}" for n in (0, 32, 64, 96)),
+    ),
+    Item(
+        "recent-exact",
+        "Perplexity by recent window, one token per step",
+        "ppl",
+        2 * 2 * 4 * 512 * ONE_BY_ONE,
+        tuple(f"--recent {n}" for n in (0, 32)),
+    ),
+    Item("ppl-1024", "Perplexity of 1024 tokens", "ppl", 37 * 4 * 1024),
+    Item(
+        "ruler-hard", "Tracing, counting and two-hop questions, 1024 tokens", "ruler", 4 * 5 * 2500
+    ),
+    Item("niah-1024", "Needles, 1024 tokens", "ruler", 8 * 5 * 2500),
     Item(
         "vt-chunks",
+        "Variable tracking by prefill chunk",
         "ruler",
         3 * 5 * 3 * (1024 + 100),
         tuple(f"--prefill-step-size {n}" for n in (1024, 256, 64)),
     ),
-    Item("stability", "study stability", (38 + 3 * 2) * 1024),
-    Item("ppl-3500", "ppl", 13 * 3500),
-    Item("ppl-3500-others", "ppl", 25 * 3500, extra=True),
-    Item("ruler-hard-2048", "ruler", 4 * 5 * 4500, extra=True),
-    Item("niah-2048", "ruler", 3 * 5 * 4500, extra=True),
+    Item(
+        "stability", "Filters from less and from other text", "study stability", (38 + 3 * 2) * 1024
+    ),
+    Item("ppl-3500", "Perplexity of 3500 tokens", "ppl", 34 * 3500),
+    Item(
+        "ruler-hard-2048",
+        "Tracing, counting and two-hop questions, 2048 tokens",
+        "ruler",
+        4 * 5 * 4500,
+    ),
+    Item("niah-2048", "Needles, 2048 tokens", "ruler", 8 * 5 * 4500),
 )
 
 
@@ -81,6 +113,7 @@ def read_plan() -> dict:
         old = known.get(item.name, {})
         command = f"python benchmarks/evidence.py {item.name}"
         plan[item.name] = {
+            "title": item.title,
             "command": command,
             "settings": item.signature,
             "variants": list(item.variants),
@@ -112,10 +145,13 @@ def measure(item: Item, variant: str) -> str:
     if item.command != "inspect":  # it is short, and always measured anew
         words.append("--resume")
     print(f"$ qfilters {shlex.join(words)}", flush=True)
-    process = subprocess.Popen([*QFILTERS, *words], stderr=subprocess.PIPE, text=True)
+    command = [*QFILTERS, *words]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     place = None
     for line in process.stderr:
-        sys.stderr.write(f"  {line}")
+        sys.stderr.write(f"  {item.name}: {line}")
         if line.startswith("kept in "):
             place = Path(line.removeprefix("kept in ").strip())
     if process.wait() or place is None:
@@ -123,42 +159,58 @@ def measure(item: Item, variant: str) -> str:
     return "/".join(place.parts[-2:])
 
 
-def show(plan: dict, speed: float) -> None:
+def show(plan: dict, speed: float, jobs: int) -> None:
     for item in ITEMS:
-        state = "done" if done(item, plan) else "extra" if item.extra else "missing"
+        state = "done" if done(item, plan) else "missing"
         print(f"{item.name:17}{state:9}{item.minutes(speed):5.1f} min")
-    total = sum(item.minutes(speed) for item in ITEMS if not item.extra)
-    print(f"{total:.0f} min without the extra ones, at {speed:g} tokens/s")
+    print(f"{total_minutes(ITEMS, speed, jobs):.0f} min in all, at {speed:g} tokens/s")
+
+
+def total_minutes(items: list[Item], speed: float, jobs: int) -> float:
+    """Minutes for these, the timed ones alone and the others `jobs` at a time."""
+    return sum(item.minutes(speed) / (1 if item.timed else jobs) for item in items)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--all", action="store_true", help="the extra ones too")
     parser.add_argument("--list", action="store_true", help="only say what there is")
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side; 1 on a GPU")
     parser.add_argument("--speed", type=float, default=100, help="tokens/s, for the estimates")
     args = parser.parse_args()
     plan = read_plan()
     if unknown := set(args.names) - set(plan):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(plan)}")
     if args.list:
-        show(plan, args.speed)
+        show(plan, args.speed, args.jobs)
         return
     write_plan(plan)
-    wanted = [i for i in ITEMS if (i.name in args.names if args.names else args.all or not i.extra)]
-    todo = [item for item in wanted if not done(item, plan)]
-    left = sum(item.minutes(args.speed) for item in todo)
+    todo = [i for i in ITEMS if (not args.names or i.name in args.names) and not done(i, plan)]
+    print(f"about {total_minutes(todo, args.speed, args.jobs):.0f} min", flush=True)
     start = time.monotonic()
-    for number, item in enumerate(todo, start=1):
-        spent = (time.monotonic() - start) / 60
-        where = f"{number}/{len(todo)} {item.name}"
-        print(f"== {where}: {spent:.0f} min spent, about {left:.0f} left", flush=True)
-        runs = plan[item.name]["runs"]
+    lock, failed = threading.Lock(), threading.Event()
+
+    def finish(item: Item) -> None:
         for variant in item.variants:
-            if variant not in runs:
-                runs[variant] = measure(item, variant)
+            if failed.is_set():
+                return
+            if variant in plan[item.name]["runs"]:
+                continue
+            try:
+                place = measure(item, variant)
+            except BaseException:
+                failed.set()
+                raise
+            with lock:
+                plan[item.name]["runs"][variant] = place
                 write_plan(plan)
-        left -= item.minutes(args.speed)
+        print(f"== {item.name} done, {(time.monotonic() - start) / 60:.0f} min spent", flush=True)
+
+    alone = [item for item in todo if item.timed]
+    together = sorted((i for i in todo if not i.timed), key=lambda i: -i.tokens)
+    for items, jobs in ((alone, 1), (together, args.jobs)):
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(finish, items))
     print(f"all {len(todo)} done in {(time.monotonic() - start) / 60:.1f} min")
 
 
