@@ -13,7 +13,7 @@ from .prompt_cache import make_layers, note_no_recent
 from .tap import install
 
 
-def batches(model, arms: list[Arm], length: int) -> list[list[Arm]]:
+def arm_batches(model, arms: list[Arm], length: int) -> list[list[Arm]]:
     """Put arms together that keep equally many rows in the same layers.
 
     An arm that has nothing to evict rides apart, so that its numbers are exactly the full cache's.

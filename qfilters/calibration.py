@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -84,7 +84,8 @@ def calibrate(
     moments = {p.index: QueryMoments(p.n_heads, p.head_dim) for p in plans}
     with tapped(model):
         for done, row in enumerate(rows, start=1):
-            _run(model, row, moments, step)
+            for _ in add_queries(model, row, moments, step):
+                pass
             if progress:
                 progress(done, len(rows))
     for index, seen in moments.items():
@@ -105,26 +106,49 @@ def calibrate(
     return _assemble(plans, moments, metadata)
 
 
+def add_queries(
+    model,
+    row: Sequence[int],
+    moments: Mapping[int, QueryMoments],
+    step_size: int,
+    stops: Iterable[int] = (),
+) -> Iterator[int]:
+    """Feed a row from position 0 and add its queries to `moments`, under `tapped`.
+
+    Args:
+        model: an mlx-lm model.
+        row: token ids.
+        moments: layer -> what its queries are added to.
+        step_size: tokens per forward pass.
+        stops: token counts at which a pass ends too.
+
+    Yields:
+        The tokens whose queries are in, after every pass.
+
+    Raises:
+        ModelError: an attention call was not seen.
+    """
+    caches = make_model_cache(model)
+    watched = [QueryStats(seen) for seen in moments.values()]
+    for index, cache in zip(moments, watched, strict=True):
+        caches[index] = cache
+    tokens, start = mx.array(row)[None], 0
+    for stop in sorted({*range(step_size, len(row), step_size), *stops, len(row)}):
+        # The logits are never evaluated, so the output head costs nothing.
+        model(tokens[:, start:stop], cache=caches)
+        mx.eval([c.pending for c in watched], [c.state for c in caches])
+        for cache in watched:
+            cache.flush()
+        start = stop
+        yield stop
+
+
 def _ids(tokenizer, row) -> list[int]:
     if isinstance(row, str):
         if tokenizer is None:
             raise UsageError("a calibration row is text: give a tokenizer, or rows of token ids")
         row = tokenizer.encode(row, add_special_tokens=False)
     return [int(token) for token in row]
-
-
-def _run(model, row, moments, step):
-    caches = make_model_cache(model)
-    for index, seen in moments.items():
-        caches[index] = QueryStats(seen)
-    watched = [caches[index] for index in moments]
-    tokens = mx.array(row)[None]
-    for start in range(0, len(row), step):
-        # The logits are never evaluated, so the output head costs nothing.
-        model(tokens[:, start : start + step], cache=caches)
-        mx.eval([c.pending for c in watched], [c.state for c in caches])
-        for cache in watched:
-            cache.flush()
 
 
 def _assemble(plans, moments, metadata) -> Filters:

@@ -31,10 +31,10 @@ from .fields import (
     Text,
     Words,
 )
-from .settings import Eviction, Settings, rows_left
+from .settings import Eviction, ModelSettings, rows_left
 
 
-class CalibrateConfig(Settings):
+class CalibrateConfig(ModelSettings):
     """`qfilters calibrate`."""
 
     command = "calibrate"
@@ -46,9 +46,10 @@ class CalibrateConfig(Settings):
     step_size: Positive | None = None
     seed: Seed = 42
     output: str | None = None
+    overwrite: bool = False
 
 
-class InspectConfig(Settings):
+class InspectConfig(ModelSettings):
     """`qfilters inspect`: a filter file, a model, or both."""
 
     command = "inspect"
@@ -66,18 +67,18 @@ class InspectConfig(Settings):
     budget: Budgets = (64, 128, 256)
     sinks: Rows = 4
     recent: Rows | None = None
-    plots: str | None = None
+    figures: Figures = "png"
     save: bool = True
 
-    @field_validator("filters", "compare", "data_path", "plots")
+    @field_validator("filters", "compare", "data_path")
     @classmethod
     def _something(cls, value: str | None, info: ValidationInfo) -> str | None:
         name, given = info.field_name, {key for key, known in info.data.items() if known}
         if name == "filters" and not value and "model" not in given:
             raise UsageError("give a filter file, --model, or both")
-        needs = {"compare": ["filters"], "data_path": ["model"], "plots": ["compare", "data_path"]}
-        if value and name in needs and given.isdisjoint(needs[name]):
-            raise UsageError(f"it needs {' or '.join(needs[name])} as well")
+        needed = {"compare": "filters", "data_path": "model"}.get(name)
+        if value and needed and needed not in given:
+            raise UsageError(f"it needs {needed} as well")
         return value
 
 
@@ -120,6 +121,7 @@ class PplConfig(Eviction):
     bootstrap_iters: Positive = 10_000
     batch_arms: bool = True
     output: str | None = None
+    overwrite: bool = False
     resume: bool = False
 
     @field_validator("sequence_length")
@@ -159,6 +161,7 @@ class RulerConfig(Eviction):
     figures: Figures = "png"
     dump_prompts: str | None = None
     output: str | None = None
+    overwrite: bool = False
     resume: bool = False
 
     @field_validator("skip_layers")
@@ -201,6 +204,7 @@ class BenchConfig(Eviction):
     num_trials: Repeats = 5
     figures: Figures = "png"
     prefill_step_size: Positive | None = None
+    overwrite: bool = False
 
 
 COMMANDS = {

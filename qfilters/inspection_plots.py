@@ -2,26 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from pathlib import Path
 
 from .figures import bars, curves, heat_map
 from .pictures import Picture
 from .results import sanitize
-
-
-def draw(document: dict, folder: str | Path, name: str, kind: str = "png") -> Iterator[Path]:
-    """Write every figure the document has numbers for, and yield its path.
-
-    Args:
-        document, name: as `pictures` takes them.
-        folder: made if needed.
-        kind: `png` or `svg`.
-
-    Raises:
-        UsageError: matplotlib is missing.
-    """
-    for picture in pictures(document, name):
-        yield picture.write(Path(folder) / f"{picture.name}.{kind}")
 
 
 def pictures(document: dict, name: str) -> Iterator[Picture]:

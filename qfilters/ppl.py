@@ -1,7 +1,7 @@
 """Perplexity while the cache is held under a budget, as in deployment (mode `stream`)."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -98,7 +98,7 @@ def evaluate_arms(
     Args:
         model: an mlx-lm model.
         rows: token ids, each row at least 2 long.
-        arms: of one batch, as `batches.batches` puts them together.
+        arms: of one batch, as `batches.arm_batches` puts them together.
         step_size: tokens per forward pass.
         filters: for the projection methods.
         progress: called with (tokens done, tokens in all, perplexities so far).
@@ -130,6 +130,22 @@ def evaluate_arms(
     return [found[ordered.index(arm)] for arm in arms]
 
 
+def predict(model, caches: list, tokens: mx.array, step_size: int) -> Iterator[np.ndarray]:
+    """Feed token ids `[B, N]`, `step_size` of each row at a time.
+
+    Yields:
+        Of every step the NLL (nat) of the tokens predicted in it, `[B, n]` float64; all tokens of a
+        row but the first are predicted once.
+    """
+    for first in range(0, tokens.shape[1] - 1, step_size):
+        last = min(first + step_size, tokens.shape[1] - 1)
+        logits = model(tokens[:, first:last], cache=caches).astype(mx.float32)
+        targets = tokens[:, first + 1 : last + 1]
+        losses = nn.losses.cross_entropy(logits, targets, reduction="none")
+        mx.eval(losses, [cache.state for cache in caches])
+        yield np.array(losses, dtype=np.float64)
+
+
 def _run(model, rows, step_size, count, caches_of, accounts, told) -> list[PplResult]:
     """Feed all rows to batches of `count` equal rows; a result per batch row."""
     if step_size < 1:
@@ -142,15 +158,10 @@ def _run(model, rows, step_size, count, caches_of, accounts, told) -> list[PplRe
     for i, row in enumerate(rows):
         caches = caches_of(row)
         tokens = mx.broadcast_to(mx.array(row), (count, len(row)))
-        for first in range(0, len(row) - 1, step_size):
-            last = min(first + step_size, len(row) - 1)
-            logits = model(tokens[:, first:last], cache=caches).astype(mx.float32)
-            targets = tokens[:, first + 1 : last + 1]
-            losses = nn.losses.cross_entropy(logits, targets, reduction="none")
-            mx.eval(losses, [c.state for c in caches])
-            nll[i] += np.array(losses, dtype=np.float64).sum(axis=1)
-            n_tokens[i] += last - first
-            done += last - first
+        for losses in predict(model, caches, tokens, step_size):
+            nll[i] += losses.sum(axis=1)
+            n_tokens[i] += losses.shape[1]
+            done += losses.shape[1]
             told(done, total, [_perplexity(x, n_tokens) for x in nll.T])
         if not np.isfinite(nll[i]).all():
             raise QFiltersError(f"sequence {i + 1}: the model's logits are not finite")

@@ -49,7 +49,6 @@ NOT_IN_ID = frozenset(
         "overwrite",
         "json",
         "figures",
-        "plots",
         "dump_prompts",
         "batch_arms",
     ]

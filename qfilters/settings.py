@@ -22,20 +22,15 @@ from .fields import (
 
 
 class Settings(BaseModel):
-    """What every command knows: the model, and how its result is printed and kept."""
+    """What every command knows: how its result is printed."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
     command: ClassVar[str]
 
-    model: str = "smollm2-135m"
-    adapter_path: str | None = None
-    trust_remote_code: bool = False
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     # BaseModel has a (deprecated) method `json`, so the attribute needs another name.
     as_json: bool = Field(False, alias="json")
-    overwrite: bool = False
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -55,7 +50,16 @@ class Settings(BaseModel):
         return self.model_dump(mode="json", by_alias=True)
 
 
-class Eviction(Settings):
+class ModelSettings(Settings):
+    """What every command knows that runs a model."""
+
+    model: str = "smollm2-135m"
+    adapter_path: str | None = None
+    trust_remote_code: bool = False
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+
+
+class Eviction(ModelSettings):
     """What the commands that evict share. Budget, sinks and recent count rows per KV head."""
 
     default_budget: ClassVar[Any]

@@ -7,7 +7,7 @@ command line.
 import warnings
 from dataclasses import dataclass
 
-from .batches import batches
+from .batches import arm_batches
 from .errors import QFiltersWarning
 from .fork import Arm
 from .methods import Method
@@ -82,7 +82,7 @@ def _arms(methods, s) -> list[Arm]:
 def run_sweep(session: Session, sweep: Sweep) -> list[dict]:
     """The `records.PplRow` of every arm, from the folder where it is there already.
 
-    Arms that keep equally many rows share their forward passes (`batches.batches`), unless the
+    Arms that keep equally many rows share their forward passes (`batches.arm_batches`), unless the
     settings say otherwise or insist on fused kernels, which choose for one arm at a time (batches
     take the reference, also where there is a GPU). Every
     batch is written as soon as it is measured, so an interruption loses one batch.
@@ -97,7 +97,7 @@ def run_sweep(session: Session, sweep: Sweep) -> list[dict]:
     together = [[arm] for arm in missing]
     if s.batch_arms and not s.use_kernel:
         longest = max(map(len, sweep.rows)) - 1
-        together = batches(session.model, missing, longest)
+        together = arm_batches(session.model, missing, longest)
     for batch in together:
         for arm, row in zip(batch, _run_batch(session, sweep.rows, batch), strict=True):
             known[arm] = row

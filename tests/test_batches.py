@@ -8,7 +8,7 @@ from mlx_lm.models import llama as llama_file
 from mlx_lm.models.base import scaled_dot_product_attention
 
 from qfilters import calibrate, evaluate_ppl
-from qfilters.batches import batches, make_arms_cache, sort_arms
+from qfilters.batches import arm_batches, make_arms_cache, sort_arms
 from qfilters.errors import ModelError, UsageError
 from qfilters.fork import Arm
 from qfilters.future import future_attention
@@ -50,7 +50,7 @@ def alone(model, arm, filters, rows=ROWS, **options):
 
 def check(model, arms, filters, rows=ROWS, **options):
     """Evaluate arms in their batches and alone; the batches."""
-    found = batches(model, arms, max(map(len, rows)) - 1)
+    found = arm_batches(model, arms, max(map(len, rows)) - 1)
     for batch in found:
         together = evaluate_arms(model, rows, batch, filters=filters, **options)
         for arm, result in zip(batch, together, strict=True):
@@ -115,7 +115,7 @@ def test_rows_kept_are_those_of_one_arm_at_a_time(model, filters, sizes):
 def test_arms_with_nothing_to_evict_are_the_full_cache_exactly(model, filters):
     methods = [as_method(name) for name in ("none", "knorm", "h2o", "streaming_llm")]
     arms = [Arm(methods[0], None), *arms_at(69, methods[1:3]), *arms_at(68, methods[1:])]
-    found = batches(model, arms, 69)
+    found = arm_batches(model, arms, 69)
     assert found == [[arms[0]], [arms[1]], [arms[2]], arms[3:]]
     none, *full = [evaluate_arms(model, ROWS, [arm])[0] for arm in arms[1:3]]
     assert all(result.nll == none.nll for result in full)
@@ -126,7 +126,7 @@ def test_layers_that_cannot_serve_an_arm_are_another_batch():
     """In gemma2 queries cannot be observed: filters need them, norms do not."""
     model = tiny.make("gemma2")
     with pytest.raises(ModelError, match="qfilters"):
-        batches(model, arms_at(20, [as_method("knorm"), as_method("qfilters")]), 69)
+        arm_batches(model, arms_at(20, [as_method("knorm"), as_method("qfilters")]), 69)
 
 
 @pytest.mark.parametrize(("name", "budget"), [("random", 21), (SMALL["pyramidkv"], 20)])

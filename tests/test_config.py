@@ -121,7 +121,7 @@ def test_no_mlx_and_nothing_heavy_is_imported():
         ("sinks: [\n", "line 2 is not YAML"),
         ("sinks: 1\nsinks: 2\n", "line 2 is not YAML: key 'sinks' occurs twice"),
         ("bugdet: 3\n", "bugdet: unknown key for ppl; did you mean 'budget'"),
-        ("prompt: x\n", "prompt: unknown key for ppl; known: model, "),
+        ("prompt: x\n", "prompt: unknown key for ppl; known: json, model, "),
         ("no: 3\n", "False: unknown key"),
         ("sinks: x\n", "sinks: 'x': input should be a valid integer"),
         ("sinks: 1.5\n", "sinks: 1.5: input should be a valid integer"),

@@ -73,6 +73,7 @@ def test_id_ignores_where_things_are_and_how_they_are_shown():
         ("overwrite", True),
         ("json", True),
         ("save", False),
+        ("figures", "svg"),
     ]:
         assert run_id(CONFIG | {key: value}) == run_id(CONFIG)
     one = CONFIG | {"data_path": "/home/a/book.txt", "filters": "f/x.npz", "model": "/m/tiny"}

@@ -106,7 +106,7 @@ def test_chunk_study_refuses_what_has_no_stream(session):
 CASES = [{"prefill": 100, "decode": 0, "budget": 40}, {"prefill": 60, "decode": 30, "budget": 24}]
 ARMS = (
     "none,qfilters,qfilters_mean,qfilters_keysvd,knorm,keydiff,streaming_llm,sliding_window,h2o,tova,"
-    "snapkv(window=4),pyramidkv(window=4),chunkkv(window=4),expected_attention,random,oracle"
+    "snapkv(window=4),pyramidkv(window=4,beta=2),chunkkv(window=4),expected_attention,random,oracle"
 )
 
 
@@ -116,14 +116,18 @@ def budgets(session, method=ARMS):
 
 def test_all_arms_keep_the_same_and_none_drifts(session):
     rows = budgets(session)
-    assert len(rows) == 2 * len(ARMS.split(","))
+    assert len(rows) == 2 * 16
     for row in rows:
         tokens = row["prefill"] + row["decode"]
         kept = tokens if row["method"] == "none" else row["budget"]
         assert row["offset"] == row["tokens"] == tokens
-        assert (row["drift"], row["keys_changed"]) == (0, 0)
+        assert (row["offset_error"], row["keys_changed"]) == (0, 0)
         assert row["keys_checked"] == 2 * 3 * kept, "2 heads, 3 layers"
-        assert row["kept_least"] == row["kept_most"] == kept
+        assert row["kept_mean"] == kept
+        if row["method"].startswith("pyramidkv"):
+            assert row["kept_least"] == kept / 2 and row["kept_most"] == 1.5 * kept
+        else:
+            assert row["kept_least"] == row["kept_most"] == kept
         assert row["dense_difference"] < 1e-5
 
 
@@ -137,7 +141,7 @@ def test_a_stalled_offset_is_seen(session, monkeypatch):
 
     monkeypatch.setattr(EvictingKVCache, "_evict", stalling)
     row = budgets(session, "knorm")[1]
-    assert row["offset"] == 24 and row["drift"] > 30
+    assert row["offset"] == 24 and row["offset_error"] > 30
     assert row["dense_difference"] > 1e-2, "keys were rotated to wrong places"
 
 
@@ -150,7 +154,7 @@ def test_a_key_that_is_rotated_again_is_seen(session, monkeypatch):
 
     monkeypatch.setattr(RowStore, "put", rotating)
     row = budgets(session, "knorm")[1]
-    assert row["keys_changed"] > 0 and row["drift"] == 0
+    assert row["keys_changed"] > 0 and row["offset_error"] == 0
 
 
 def test_budget_study_refuses_cases_without_text_or_room(session):
@@ -263,3 +267,22 @@ def test_refusals_are_one_line(study):
     assert "Known: chunks, budget, geometry, stability" in study("x", code=2).stderr
     both = study("geometry", "--config", "small.yaml", "--resume", "--overwrite", code=2)
     assert "exclude each other" in both.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["geometry", "--model", "tiny"], "'--model' is no setting of evidence/geometry"),
+        (["geometry", "--dtype", "float32"], "'--dtype' is no setting"),
+        (["stability", "--filters", "f.npz"], "'--filters' is no setting of evidence/stability"),
+        (["budget", "--config", "two.yaml"], "num_samples: unknown key for evidence/budget"),
+    ],
+    ids=lambda x: " ".join(x)[:20],
+)
+def test_settings_without_effect_are_refused_before_a_model_is_loaded(
+    study, tmp_path, monkeypatch, words, said
+):
+    monkeypatch.setattr("qfilters.models.load", None)
+    (tmp_path / "two.yaml").write_text("num_samples: 2\n")
+    error = study(*words, code=2).stderr
+    assert said in error and error.count("\n") == 1

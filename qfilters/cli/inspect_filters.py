@@ -6,7 +6,7 @@ import typer
 
 from . import inspect_options as i
 from . import options as o
-from .console import command_words, note, out, progress, table
+from .console import command_words, draw, note, out, progress, table
 
 
 def inspect_filters(
@@ -26,7 +26,7 @@ def inspect_filters(
     num_samples: o.PplSamples = None,
     sequence_length: o.SequenceLength = None,
     seed: i.TextSeed = None,
-    plots: i.Plots = None,
+    figures: o.Figures = None,
     save: o.Save = None,
     json: o.Json = None,
     config: o.Config = None,
@@ -40,7 +40,7 @@ def inspect_filters(
     \b
     qfilters inspect artifacts/filters/smollm2-135m.npz
     qfilters inspect artifacts/filters/smollm2-135m.npz --model smollm2-135m
-    qfilters inspect --model smollm2-135m --data-path builtin --plots figures
+    qfilters inspect --model smollm2-135m --data-path builtin --figures svg
     """
     flags = {k: v for k, v in locals().items() if k != "config"}
     from ..config import InspectConfig, resolve
@@ -66,8 +66,6 @@ def inspect_filters(
         out(dump_json(made))
     else:
         _print(loaded and filter_summary(loaded), filter_cells(rows), made)
-    if settings.plots:
-        _draw(made, settings.plots, name)
     if settings.save:
         _keep(settings, name, loaded, made)
 
@@ -114,14 +112,8 @@ def _print(summary, cells, made) -> None:
             table(title, columns, rows)
 
 
-def _draw(made, folder, name) -> None:
-    from ..inspection_plots import draw
-
-    for path in draw(made, folder, name):
-        note(f"drawn {path}")
-
-
 def _keep(settings, name, loaded, made) -> None:
+    from ..inspection_plots import pictures
     from ..results import open_run
     from ..session import RESULTS, filters_sha256
 
@@ -134,3 +126,5 @@ def _keep(settings, name, loaded, made) -> None:
     run = open_run(RESULTS, name, "inspect", settings.as_dict(), inputs, overwrite=True)
     run.write_json("summary.json", made)
     note(f"kept in {run.path}")
+    if settings.figures != "none":
+        draw(pictures(made, name), run.path, settings.figures)

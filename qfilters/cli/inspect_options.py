@@ -1,6 +1,6 @@
 """Options that `qfilters inspect` alone has."""
 
-from .options import BUDGET_TEXT, DATA, EVICTION, OUTPUT, option
+from .options import BUDGET_TEXT, DATA, EVICTION, option
 
 Compare = option(str, "Another filter file: the cosine of every KV head.", DATA, "--compare")
 HeldOut = option(
@@ -24,5 +24,4 @@ JudgedBudgets = option(
     "--max-kv-size",
     default="64,128,256",
 )
-Plots = option(str, "Write figures into this folder.", OUTPUT, "--plots")
 TextSeed = option(int, "Seed of the order of documents.", DATA, "--seed", default=123)

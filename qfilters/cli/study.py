@@ -26,6 +26,9 @@ def study(
 ) -> None:
     """Run one study: does chunking matter, are arms equal, what geometry does, how much text.
 
+    geometry has neither model nor text, and stability makes its own filters: options for those are
+    refused.
+
     \b
     qfilters study geometry
     qfilters study chunks --config my.yaml
@@ -53,5 +56,5 @@ def study(
     if settings.as_json:
         out(dump_json(made))
         return
-    shown = tables_of(Run(name, settings.model, f"study-{name}", made, ()))
+    shown = tables_of(Run(name, "", f"study-{name}", made, ()))
     out("\n".join(map(markdown, shown)))

@@ -6,6 +6,7 @@ and one that kept more rows would win for that. Survivors keep the rotation they
 
 import copy
 from collections.abc import Sequence
+from typing import ClassVar
 
 import mlx.core as mx
 import numpy as np
@@ -21,7 +22,7 @@ from ..plan import evicting_layers, make_model_cache
 from ..platform import default_prefill_step_size
 from ..prompt_cache import make_prompt_cache
 from ..session import Session, check_methods
-from .base import StudyConfig
+from .base import EvictingStudyConfig
 
 
 class Case(BaseModel, frozen=True, extra="forbid"):
@@ -32,16 +33,14 @@ class Case(BaseModel, frozen=True, extra="forbid"):
     budget: Positive
 
 
-class BudgetConfig(StudyConfig):
-    """The first text is fed to every method in every case."""
+class BudgetConfig(EvictingStudyConfig):
+    """One text is fed to every method in every case."""
 
     command = "evidence/budget"
 
-    num_samples: Positive = 1
+    num_samples: ClassVar[int] = 1
     sequence_length: Positive = 1280
     method: Methods = ",".join(METHODS)
-    sinks: Rows = 4
-    recent: Rows | None = None
     cases: tuple[Case, ...] = (
         Case(prefill=1272, decode=0, budget=512),
         Case(prefill=200, decode=120, budget=64),
@@ -58,12 +57,13 @@ class BudgetConfig(StudyConfig):
 def measure_budget(session: Session, rows: Sequence[Sequence[int]]) -> list[dict]:
     """One row per case and method.
 
-    `offset`: tokens the caches say they saw; `kept_least`, `kept_most`: rows per KV head, over
-    layers. `drift`: largest difference, over layers and calls, between the offset a cache reports,
-    to which the model rotates the next token, and the tokens it was fed before. What rotation the
-    stored keys really have is checked by the other two: `keys_changed` of `keys_checked`, rows
-    whose bits are not those of the key that came in at their position, and `dense_difference`,
-    largest difference of a key of the first layer to that of a dense run, over the largest key.
+    `offset`: tokens the caches say they saw; `kept_least`, `kept_most`, `kept_mean`: rows per KV
+    head, over layers. `offset_error`: largest difference, over layers and calls, between the offset
+    a cache reports, to which the model rotates the next token, and the tokens it was fed before.
+    What rotation the stored keys really have is checked by the other two: `keys_changed` of
+    `keys_checked`, rows whose bits are not those of the key that came in at their position, and
+    `dense_difference`, largest difference of a key of the first layer to that of a dense run, over
+    the largest key.
     """
     made = []
     for case in session.settings.cases:
@@ -103,7 +103,8 @@ def _run(session, method, case, tokens, dense) -> dict:
         "offset": offsets.pop() if len(offsets) == 1 else -1,
         "kept_least": min(kept),
         "kept_most": max(kept),
-        "drift": max(_drift(calls) for _, calls in pairs),
+        "kept_mean": sum(kept) / len(kept),
+        "offset_error": max(_offset_error(calls) for _, calls in pairs),
         "keys_changed": sum(_changed(cache, calls) for cache, calls in pairs),
         "keys_checked": sum(cache.positions.size for cache in ours),
         "dense_difference": float(apart / mx.abs(dense).max()),
@@ -111,7 +112,7 @@ def _run(session, method, case, tokens, dense) -> dict:
     }
 
 
-def _drift(calls) -> int:
+def _offset_error(calls) -> int:
     """Largest distance of a call's offset from the tokens that came before it."""
     seen = np.cumsum([0] + [keys.shape[2] for _, keys in calls])[:-1]
     return int(np.abs(seen - [offset for offset, _ in calls]).max())

@@ -14,27 +14,27 @@ import numpy as np
 from ..arms import check_budget
 from ..errors import UsageError
 from ..feeding import feed
-from ..fields import Lengths, Methods, Positive, Rows
+from ..fields import Lengths, Methods, Positive, Samples
 from ..methods import Method
 from ..plan import evicting_layers, make_model_cache
+from ..ppl import predict
 from ..prompt_cache import make_prompt_cache
 from ..session import Session, check_methods
 from ..similarity import cosines
 from ..stats import bootstrap_perplexity
-from .base import StudyConfig, rest_nll
+from .base import EvictingStudyConfig
 
 
-class ChunksConfig(StudyConfig):
+class ChunksConfig(EvictingStudyConfig):
     """Each text is a context and, as its end, `later` tokens whose perplexity is taken."""
 
     command = "evidence/chunks"
 
+    num_samples: Samples = 2
     sequence_length: Positive = 1280
     later: Positive = 256
     method: Methods = "qfilters,qfilters_keysvd"
     budget: Positive = 128
-    sinks: Rows = 4
-    recent: Rows | None = None
     chunk: Lengths = (512, 256, 64)
     step_size: Positive = 32
 
@@ -99,7 +99,8 @@ def _run(session, method, row, stream, chunk) -> dict:
     start = time.perf_counter()
     feed(model, caches, row[: -s.later], chunk)
     found = {"seconds": time.perf_counter() - start, "kept": [np.array(c.positions) for c in ours]}
-    found["nll"] = rest_nll(model, caches, row[-s.later :], s.step_size)
+    rest = predict(model, caches, mx.array(row[-s.later :])[None], s.step_size)
+    found["nll"] = float(sum(losses.sum() for losses in rest))
     _, fed = _caches(session, method)
     for cache, (keys, values) in zip(fed, stream, strict=True):
         for start in range(0, keys.shape[2], chunk):

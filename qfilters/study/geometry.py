@@ -17,7 +17,7 @@ from ..fields import Lengths, Positive, Rows
 from ..methods import Layer, make_method
 from ..observing_cache import ObservingKVCache
 from ..session import Session
-from ..stats import paired_difference
+from ..stats import mean_t
 from .base import StudyConfig
 
 HEADS, SIZE, PROBES = 8, 64, 64
@@ -53,7 +53,7 @@ def measure_geometry(session: Session, rows: Sequence) -> list[dict]:
     """One row per kind of keys, length, budget and arm; means over heads, then over seeds.
 
     `retained`: share of the attention of queries after the context on the rows kept, with `low` and
-    `high` (95 %, bootstrap over seeds); `output_error`: length of the change of the attention
+    `high` (95 %, t over seeds); `output_error`: length of the change of the attention
     output over its length; `cosine`: size of the cosine of the arm's direction to the axis of the
     head, null without one or the other. The better sign of each head is chosen with hindsight.
     """
@@ -128,7 +128,7 @@ def _judge(text: dict, kept: np.ndarray, direction) -> dict:
 
 def _over_seeds(found: list[dict]) -> dict:
     retained = [heads["retained"].mean() for heads in found]
-    mean, low, high = paired_difference(retained, np.zeros(len(retained)))
+    mean, low, high = mean_t(retained)
     cosine = [heads["cosine"].mean() for heads in found if heads["cosine"] is not None]
     return {
         "retained": mean,

@@ -2,25 +2,24 @@
 
 from collections.abc import Sequence
 
-import mlx.core as mx
 import numpy as np
 
-from ..calibration import QueryStats, calibrate
+from ..calibration import add_queries, calibrate
 from ..errors import UsageError
 from ..estimator import QueryMoments, drift
 from ..fields import Lengths, Positive, Samples, Seed
-from ..plan import evicting_layers, make_model_cache
+from ..plan import evicting_layers
 from ..platform import default_prefill_step_size
 from ..session import Session
 from ..similarity import compare, cosines
 from ..tap import tapped
 from ..text import load_corpus, token_rows
-from .base import StudyConfig
+from .base import TextStudyConfig
 
 LISTS = ("cosine", "abs_cosine", "layers")
 
 
-class StabilityConfig(StudyConfig):
+class StabilityConfig(TextStudyConfig):
     """`tokens`: where to look; `other_*`: texts of equal length that are compared with the first.
 
     The text is that of calibration; `other_path` builtin is its other half, the one of evaluation.
@@ -101,24 +100,16 @@ def stability(
     if not wanted or wanted[0] < 1 or wanted[-1] > there:
         raise UsageError(f"counts {wanted} do not lie between 1 and the {there} tokens of the rows")
     plans = evicting_layers(model, need_queries=True, what="calibration")
-    moments = [QueryMoments(p.n_heads, p.head_dim) for p in plans]
+    moments = {p.index: QueryMoments(p.n_heads, p.head_dim) for p in plans}
     step, seen, found = step_size or default_prefill_step_size(), 0, []
     with tapped(model):
         for row in rows:
-            caches, start, tokens = make_model_cache(model), 0, mx.array(row)[None]
-            watched = [QueryStats(m) for m in moments]
-            for plan, cache in zip(plans, watched, strict=True):
-                caches[plan.index] = cache
-            while start < len(row) and len(found) < len(wanted):
-                stop = min(start + step, len(row), start + wanted[len(found)] - seen)
-                model(tokens[:, start:stop], cache=caches)
-                mx.eval([c.pending for c in watched], [c.state for c in caches])
-                for cache in watched:
-                    cache.flush()
-                seen, start = seen + stop - start, stop
-                if seen == wanted[len(found)]:
-                    pairs = zip(moments, plans, strict=True)
-                    found.append(np.stack([drift(m, p.n_kv_heads).q_filters for m, p in pairs]))
+            stops = {count - seen for count in wanted if seen < count <= seen + len(row)}
+            for fed in add_queries(model, row, moments, step, stops):
+                if fed in stops:
+                    pairs = ((moments[p.index], p.n_kv_heads) for p in plans)
+                    found.append(np.stack([drift(*pair).q_filters for pair in pairs]))
+            seen += len(row)
     return [
         {"tokens": count, **cosines(filters, found[-1])}
         for count, filters in zip(wanted, found, strict=True)
