@@ -20,6 +20,7 @@ from .filters import Filters
 from .fork import Arm, Prefill, prefill
 from .methods import Layer, Method
 from .methods.observing import Attention, Observing
+from .methods.qfilters_keysvd import QFiltersKeySVD
 from .prompt_cache import check_room, recent_rows
 from .tap import tapped
 
@@ -69,8 +70,11 @@ class Observed:
         scores: of every method by its name, float32 `[heads, context]`, higher = keep.
         received: float64 `[heads, context]`, mean attention per later query that can see the row
             (any later one of the text, the row's own query left out) and query head of the group.
+        later_mass: float64 `[heads, context]`, attention of the later tokens alone, summed.
         retained: (method's name or `oracle`, budget) -> `Share`.
         moments: of the queries of the whole text, one `QueryMoments` per layer.
+        keys: per layer, mean and mean-centred first principal axis of the keys of the whole text as
+            the cache holds them, `[H_kv, D]` each, as `[2, H_kv, D]`.
     """
 
     layers: tuple[int, ...]
@@ -79,8 +83,10 @@ class Observed:
     later: int
     scores: dict[str, np.ndarray]
     received: np.ndarray
+    later_mass: np.ndarray
     retained: dict[tuple[str, int], Share]
     moments: list[QueryMoments]
+    keys: list[np.ndarray]
 
     def by_layer(self, values: np.ndarray) -> list[list[float | None]]:
         """Values per head `[heads]` as one list per layer, null where not finite."""
@@ -150,8 +156,10 @@ def observe(
         later=later,
         scores=scores,
         received=(before + mass) / (group * asking),
+        later_mass=mass,
         retained=retained,
         moments=[_moments(cache, len(tokens)) for cache in caches],
+        keys=[_keys(cache) for cache in caches],
     )
 
 
@@ -185,6 +193,12 @@ def _moments(cache, count: int) -> QueryMoments:
     made = QueryMoments(*total.shape)
     made.add(gram, total, count)
     return made
+
+
+def _keys(cache) -> np.ndarray:
+    keys = cache.keys[:, :, : cache.offset].astype(mx.float32)
+    both = keys.mean(axis=2), QFiltersKeySVD().learn(keys, None)
+    return np.stack([np.array(x[0], dtype=np.float64) for x in both])
 
 
 def _top(mass: np.ndarray, budget: int) -> np.ndarray:

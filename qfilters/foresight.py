@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .attention import Observed
-from .stats import paired_difference
+from .stats import mean_t
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -25,7 +25,11 @@ def spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def rank_correlation(texts: Sequence[Observed], *, skip: int = 0) -> list[dict]:
-    """Spearman correlation of each method's score with the attention received (paper's figure 4).
+    """Spearman correlation of each method's score with the attention received.
+
+    The paper's figure 4, but for the row's own query, which is left out: mean attention from all
+    queries after the row, those of the context among them. The methods that watch attention or
+    average queries have seen the latter; `later` is what nobody has.
 
     Args:
         texts: observed with the same methods on the same model.
@@ -33,15 +37,18 @@ def rank_correlation(texts: Sequence[Observed], *, skip: int = 0) -> list[dict]:
 
     Returns:
         One row per method, of the KV heads that have a correlation in every text: `correlation`
-        mean over heads and texts, with `low` and `high` (95 %, bootstrap over texts; null below 2
-        and where all texts agree), `right_sign` share of heads whose mean over texts is positive;
-        `by_layer` that mean per head, null for the other heads; `n_heads`, `n_texts`, `n_rows`
-        ranked per text, `skipped`. Null where no head has a correlation.
+        mean over heads and texts, with `low` and `high` (95 %, t over texts; null below 2 and where
+        all texts agree), `size` mean of its absolute value over heads, `right_sign` share of heads
+        whose mean over texts is positive; `by_layer` that mean per head, null for the other heads;
+        `later` with `later_low`, `later_high`: as `correlation`, with what tokens after the context
+        pay alone, which no method saw; `n_heads`, `n_texts`, `n_rows` ranked per text, `skipped`.
+        Null where no head has a correlation.
     """
     rows = []
     for method in texts[0].scores:
-        found = np.stack(
-            [spearman(t.scores[method][:, skip:], t.received[:, skip:]) for t in texts]
+        found, later = (
+            np.stack([spearman(t.scores[method][:, skip:], paid[:, skip:]) for t, paid in pairs])
+            for pairs in ([(t, t.received) for t in texts], [(t, t.later_mass) for t in texts])
         )
         heads = found.mean(axis=0)  # NaN where one text has none
         known = np.isfinite(heads)
@@ -49,6 +56,8 @@ def rank_correlation(texts: Sequence[Observed], *, skip: int = 0) -> list[dict]:
             {
                 "method": method,
                 **_over_texts(found[:, known], "correlation"),
+                **_over_texts(later[:, known], "later", "later_"),
+                "size": _mean(np.abs(heads)),
                 "right_sign": float((heads[known] > 0).mean()) if known.any() else None,
                 "skipped": skip,
                 "n_texts": len(texts),
@@ -73,8 +82,8 @@ def retained_mass(texts: Sequence[Observed]) -> list[dict]:
 
     Returns:
         One row per method and budget: `retained` mean over heads and texts with `low` and `high`
-        (95 %, bootstrap over texts; null below 2, and where all texts agree, as when everything is
-        kept), `beyond_sinks` the same with the first `sinks` rows left out of both sums; `by_layer`
+        (95 %, t over texts; null below 2, and where all agree, as when everything is kept),
+        `beyond_sinks` the same with the first `sinks` rows left out of both sums; `by_layer`
         mean over the heads of each layer; `sinks`, `recent` rows protected; `n_texts`, `n_heads`,
         `n_rows` of the context, `n_queries` after it.
     """
@@ -103,11 +112,11 @@ def retained_mass(texts: Sequence[Observed]) -> list[dict]:
 
 
 def _over_texts(values: np.ndarray, name: str, prefix: str = "") -> dict:
-    """Mean of `[texts, heads]` over both, with an interval from resampling texts."""
+    """Mean of `[texts, heads]` over both, with its t interval over texts."""
     found = [mean for mean in map(_mean, values) if mean is not None]
     if not found:
         return dict.fromkeys((name, f"{prefix}low", f"{prefix}high"))
-    mean, low, high = paired_difference(found, [0.0] * len(found))
+    mean, low, high = mean_t(found)
     return {name: mean, f"{prefix}low": low, f"{prefix}high": high}
 
 

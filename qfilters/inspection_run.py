@@ -43,7 +43,9 @@ def measure(session: Session, methods: Sequence[Method]) -> dict:
     skips = dict.fromkeys((0, s.sinks))
     return {
         "corpus": corpus,
-        "observations": observations([text.moments for text in texts], filters),
+        "observations": observations(
+            [text.moments for text in texts], [text.keys for text in texts], filters
+        ),
         "rank_correlation": [r for skip in skips for r in rank_correlation(texts, skip=skip)],
         "retained_mass": retained_mass(texts),
     }

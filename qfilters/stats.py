@@ -1,4 +1,4 @@
-"""Intervals: perplexity by bootstrap over sequences, shares by Wilson, paired differences.
+"""Intervals: perplexity by bootstrap over sequences, shares by Wilson, means of texts by t.
 
 Thin over scipy. Knows nothing about models; deterministic for a given seed.
 """
@@ -47,6 +47,25 @@ def wilson(k: int, n: int, level: float = 0.95) -> tuple[float, float]:
 
     interval = binomtest(k, n).proportion_ci(level, method="wilson")
     return float(interval.low), float(interval.high)
+
+
+def mean_t(
+    values: Sequence[float], level: float = 0.95
+) -> tuple[float, float | None, float | None]:
+    """Mean with its Student t interval; (mean, low, high).
+
+    For a few values that scatter about evenly, such as one of each text: exact for normal ones,
+    where a bootstrap of four covers 80 % instead of 95 %. Below two values, and where all are
+    equal, which says nothing about their spread, the interval is (None, None).
+    """
+    from scipy.stats import ttest_1samp
+
+    sample = np.asarray(values, dtype=np.float64)
+    mean = float(sample.mean())
+    if len(sample) < 2 or np.ptp(sample) == 0:
+        return mean, None, None
+    found = ttest_1samp(sample, 0).confidence_interval(level)
+    return mean, float(found.low), float(found.high)
 
 
 def mean_interval(

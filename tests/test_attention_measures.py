@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from recorded import KV_HEADS, dense_histories, llama, small, tokens
+from scipy.stats import ttest_1samp
 
 from qfilters import calibrate
 from qfilters.attention import ORACLE, observe
@@ -66,6 +67,8 @@ def test_attention_received_is_the_mean_over_later_queries_and_the_group(texts, 
             paid = weights[head, :, row + 1 :, row]
             assert paid.shape[1] == N - 1 - row
             assert abs(text.received[head, row] - paid.mean()) < 1e-5
+        mass = weights[..., CONTEXT:, :CONTEXT].sum(axis=(1, 2))
+        np.testing.assert_allclose(text.later_mass, mass, atol=1e-4)
     assert texts[0].received.shape == (LAYERS * texts[0].kv_heads[0], CONTEXT)
 
 
@@ -125,13 +128,18 @@ def test_tables_are_means_over_heads_and_texts(texts, heads):
             )
             assert abs(row["correlation"] - found.mean()) < 1e-12
             assert row["right_sign"] == (found.mean(axis=0) > 0).mean()
-            per_text = found.mean(axis=1)
-            assert row["low"] <= row["correlation"] <= row["high"]
-            assert per_text.min() - 1e-9 <= row["low"] and row["high"] <= per_text.max() + 1e-9
+            assert row["size"] == pytest.approx(np.abs(found.mean(axis=0)).mean())
+            wanted = ttest_1samp(found.mean(axis=1), 0).confidence_interval()
+            assert (row["low"], row["high"]) == pytest.approx((wanted.low, wanted.high))
             assert (row["n_texts"], row["n_heads"]) == (3, n_heads)
             assert (row["n_rows"], row["skipped"]) == (CONTEXT - skip, skip)
             by_head = [value for layer in row["by_layer"] for value in layer]
             np.testing.assert_allclose(by_head, found.mean(axis=0))
+            after = [
+                spearman(t.scores[row["method"]][:, skip:], t.later_mass[:, skip:]) for t in texts
+            ]
+            assert row["later"] == pytest.approx(np.mean(after), abs=1e-12)
+            assert row["later_low"] < row["later"] < row["later_high"]
     for row in retained_mass(texts):
         if row["budget"] >= CONTEXT:
             assert (row["retained"], row["low"], row["high"]) == (1, None, None), "all is all"

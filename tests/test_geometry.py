@@ -41,12 +41,18 @@ def filters_of(text):
     return Filters(q_filters=found, layer_index=np.arange(len(text), dtype=np.int32))
 
 
+def observed(texts, filters, keys=None):
+    """Observations of queries `[texts][layers][H, T, D]` and keys as `Observed` has them."""
+    keys = np.zeros((len(texts), 2, 2, H_KV, D)) if keys is None else keys
+    return observations([[moments(q) for q in text] for text in texts], keys, filters)
+
+
 def test_observations_are_what_singular_vectors_of_the_queries_say():
     queries = planted()
     calibration, *texts = queries
     filters = filters_of(calibration)
-    found = observations([[moments(q) for q in text] for text in texts], filters)
-    first, others, along, energy = [], [], [], []
+    found = observed(texts, filters)
+    first, others, along, energy, ratios = [], [], [], [], {}
     for held_out, rest in (texts, texts[::-1]):
         for layer, head in np.ndindex(2, H):
             mine, other = held_out[layer, head], rest[layer, head]
@@ -56,17 +62,20 @@ def test_observations_are_what_singular_vectors_of_the_queries_say():
             first.append(means[0])
             others.append(np.abs(means[1:]).mean())
             along.append((mine @ filters.q_filters[layer, head // (H // H_KV)]).mean())
-            both = np.concatenate([mine, other])
-            sizes = np.linalg.svd(both, compute_uv=False) ** 2
-            energy.append(sizes[0] / sizes.sum())
+            _, _, v = np.linalg.svd(np.concatenate([mine, other]), full_matrices=False)
+            energy.append(((mine @ v[0]) ** 2).sum() / (mine**2).sum())
+            ratios.setdefault(id(held_out), []).append((first[-1], others[-1]))
     assert found["mean_projection"] == pytest.approx(np.mean(first), rel=1e-4)
     assert found["other_projection"] == pytest.approx(np.mean(others), rel=1e-3)
-    assert found["ratio"] == pytest.approx(np.mean(first) / np.mean(others), rel=1e-3)
+    ratios = [np.divide(*np.mean(pairs, axis=0)) for pairs in ratios.values()]
+    assert found["ratio"] == pytest.approx(np.mean(ratios), rel=1e-3)
     assert found["filter_projection"] == pytest.approx(np.mean(along), rel=1e-4)
     assert found["top_energy"] == pytest.approx(np.mean(energy), rel=1e-4)
-    assert found["low"] <= found["filter_projection"] <= found["high"]
+    for name in ("filter_projection", "ratio", "top_energy"):
+        low, high = found["intervals"][name]
+        assert low < found[name] < high, name
     assert found["filter_energy"] <= found["top_energy"]
-    assert found["positive_query_heads"] == found["positive_kv_heads"] == 1
+    assert (found["positive_query_heads"], found["positive_kv_heads"]) == (2 * H, 2 * H_KV)
     assert (found["n_query_heads"], found["n_kv_heads"]) == (2 * H, 2 * H_KV)
     assert (found["n_texts"], found["n_queries"]) == (2, 1000)
     assert np.shape(found["projection_by_layer"]) == (2, H)
@@ -74,7 +83,7 @@ def test_observations_are_what_singular_vectors_of_the_queries_say():
 
 def test_on_the_same_text_the_others_vanish_which_is_why_they_are_left_out():
     calibration, *texts = planted()
-    found = observations([[moments(q) for q in t] for t in texts], filters_of(calibration))
+    found = observed(texts, filters_of(calibration))
     same = drift(moments(texts[0][0]), H_KV)
     assert found["ratio"] > 10
     assert same.mean_projection.mean() / same.other_projection.mean() > 5 * found["ratio"]
@@ -86,19 +95,33 @@ def test_filters_turned_round_are_seen_as_such():
     q_filters = filters.q_filters.copy()
     q_filters[1, 0] *= -1
     turned = dataclasses.replace(filters, q_filters=q_filters)
-    found = observations([[moments(q) for q in text] for text in texts], turned)
-    assert found["positive_kv_heads"] == found["positive_query_heads"] == 3 / 4
+    found = observed(texts, turned)
+    assert (found["positive_query_heads"], found["positive_kv_heads"]) == (2 * H - 2, 2 * H_KV - 1)
     assert all(x < 0 for x in found["projection_by_layer"][1][: H // H_KV])
+
+
+def test_keys_on_the_other_side_of_the_filter_are_counted():
+    calibration, *texts = planted()
+    filters = filters_of(calibration)
+    means = np.stack([-filters.q_filters, -2 * filters.q_filters]).astype(float)
+    means[:, 1, 0] *= -1
+    axes = np.stack([filters.q_filters] * 2)
+    axes[1] *= -0.5  # half as long is half the cosine: the second text's counts as 1/2
+    found = observed(texts, filters, np.stack([means, axes], axis=2))
+    assert found["key_axis"] == pytest.approx(0.75)
+    assert (found["negative_keys"], found["n_kv_heads"]) == (2 * H_KV - 1, 2 * H_KV)
+    assert np.allclose(found["keys_by_layer"], [[-1.5, -1.5], [1.5, -1.5]])
 
 
 def test_one_text_has_no_other_directions():
     calibration, text, _ = planted()
-    found = observations([[moments(q) for q in text]], filters_of(calibration))
+    found = observed([text], filters_of(calibration))
     assert found["mean_projection"] is found["other_projection"] is found["ratio"] is None
-    assert found["low"] is None and found["positive_query_heads"] == 1
+    assert found["positive_query_heads"] == 2 * H
+    assert all(tuple(pair) == (None, None) for pair in found["intervals"].values())
     for texts in ([], [[moments(text[0])]]):
         with pytest.raises(UsageError, match="for 2 of the filters"):
-            observations(texts, filters_of(calibration))
+            observations(texts, [], filters_of(calibration))
 
 
 def test_moments_of_an_observed_text_are_those_of_its_queries():
@@ -111,6 +134,11 @@ def test_moments_of_an_observed_text_are_those_of_its_queries():
         assert found.count == wanted.count == 40
         np.testing.assert_allclose(found.gram, wanted.gram, rtol=1e-4, atol=1e-3)
         np.testing.assert_allclose(found.total, wanted.total, rtol=1e-4, atol=1e-3)
+    for (mean, axis), recorder in zip(text.keys, recorders, strict=True):
+        for head, rows in enumerate(np.array(recorder.rows[0])[0]):
+            np.testing.assert_allclose(mean[head], rows.mean(axis=0), atol=1e-5)
+            top = np.linalg.svd(rows - rows.mean(axis=0))[2][0]
+            assert abs(axis[head] @ top) == pytest.approx(1, abs=1e-4)
 
 
 def test_cosine_of_an_artifact_with_itself_its_reverse_and_another():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from qfilters import Filters
 from qfilters.cli import app
-from qfilters.inspection_plots import draw
+from qfilters.inspection_plots import pictures
 from qfilters.inspection_tables import measured_tables
 
 METHODS = ["qfilters", "knorm", "expected_attention(n_future=24)", "random"]
@@ -79,8 +80,8 @@ def test_the_document_holds_every_table_with_its_numbers_of_samples(document):
 
 
 def test_the_tables_say_what_the_document_says(inspect, document):
-    text = inspect("--data-path", "text.txt", ARTIFACT).stdout
-    assert "rank correlation with the attention received (6 KV heads, 60 rows, 2 texts" in text
+    text = inspect("--data-path", "text.txt", ARTIFACT, "--figures", "none").stdout
+    assert "attention from all queries after a row (6 KV heads, 60 rows, 2 texts" in text
     assert "share of later attention on the rows kept (60 rows, 20 tokens after them" in text
     (kept,) = [
         r for r in document["rank_correlation"] if r["method"] == "knorm" and not r["skipped"]
@@ -89,20 +90,30 @@ def test_the_tables_say_what_the_document_says(inspect, document):
     for title, columns, cells in measured_tables(document):
         assert title and {len(row) for row in cells} == {len(columns)}
     (saved,) = Path("artifacts/results/tiny").glob("inspect-*/summary.json")
+    assert {path.name for path in saved.parent.iterdir()} == {"config.yaml", "summary.json"}
     assert json.loads(saved.read_text())["retained_mass"] == document["retained_mass"]
 
 
-def test_figures_are_drawn_from_the_document_alone(inspect, document, tmp_path, folder):
-    words = ["--data-path", "text.txt", "--compare", "turned.npz", "--no-save"]
-    said = inspect(ARTIFACT, *words, "--plots", "plots").stderr
-    names = {path.name for path in (folder / "plots").iterdir()}
+def test_figures_are_drawn_from_the_document_alone(inspect, document, tmp_path):
+    said = inspect(ARTIFACT, "--data-path", "text.txt", "--compare", "turned.npz").stderr
+    folder = Path(re.search("^kept in (.*)$", said, re.MULTILINE)[1])
+    names = {path.name for path in folder.glob("*.png")}
     maps = {f"correlation_{n}.png" for n in ("qfilters", "knorm", "random")}
     assert names > maps | {"correlation.png", "retained.png", "cosine.png", "projection.png"}
-    assert len(names) == 8 and all(f"drawn plots/{name}" in said for name in names)
-    paths = list(draw(document, tmp_path, "tiny"))
-    assert len(paths) == 7
-    for path in paths:
-        assert path.read_bytes() == (folder / "plots" / path.name).read_bytes()
+    assert len(names) == 8 and all(f"drawn {folder / name}" in said for name in names)
+    again = [
+        picture.write(tmp_path / f"{picture.name}.png") for picture in pictures(document, "tiny")
+    ]
+    assert len(again) == 7
+    for path in again:
+        assert path.read_bytes() == (folder / path.name).read_bytes()
+
+
+def test_figures_are_of_the_kind_asked_for_and_only_of_runs_that_are_kept(inspect):
+    words = [ARTIFACT, "--compare", "turned.npz"]
+    assert "cosine.svg" in inspect(*words, "--figures", "svg").stderr
+    assert "drawn" not in inspect(*words, "--no-save").stderr
+    assert "drawn" not in inspect(ARTIFACT).stderr, "nothing was compared or measured"
 
 
 def test_comparing_needs_no_model(inspect, folder, monkeypatch):
@@ -140,7 +151,7 @@ def test_without_a_text_nothing_is_measured(inspect):
         (["--data-path", "text.txt", "--sinks", "x"], "--sinks"),
         (["--compare", "turned.npz"], "--compare': it needs filters as well"),
         ([ARTIFACT, "--compare", "nowhere.npz"], "no filters at nowhere.npz"),
-        ([ARTIFACT, "--plots", "x"], "--plots': it needs compare or data_path as well"),
+        ([ARTIFACT, "--figures", "x"], "--figures': 'x': input should be 'png', 'svg' or 'none'"),
     ],
     ids=lambda x: " ".join(x)[:40],
 )

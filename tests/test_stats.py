@@ -9,6 +9,7 @@ from qfilters.stats import (
     bootstrap_perplexity,
     gap_closed,
     mean_of_means,
+    mean_t,
     paired_difference,
     wilson,
 )
@@ -105,6 +106,19 @@ def test_paired_difference_is_antisymmetric_and_contains_the_mean(pairs):
     assert low - spread <= mean <= high + spread
     back = paired_difference(b, a, iters=300, seed=1)
     assert back == pytest.approx((-mean, -high, -low), abs=1e-9)
+
+
+def test_the_t_interval_covers_as_it_says_with_four_values_where_a_bootstrap_does_not():
+    draws = np.random.default_rng(0).normal(1, 2, size=(2000, 4))
+    inside = {"t": 0, "bootstrap": 0}
+    for values in draws:
+        for name, (_, low, high) in (
+            ("t", mean_t(values)),
+            ("bootstrap", paired_difference(values, np.zeros(4), iters=200)),
+        ):
+            inside[name] += low <= 1 <= high
+    assert 0.93 < inside["t"] / 2000 < 0.97 and inside["bootstrap"] / 2000 < 0.87
+    assert mean_t([3.0]) == (3.0, None, None) and mean_t([2.0, 2.0]) == (2.0, None, None)
 
 
 def test_pairing_cancels_what_items_share():
