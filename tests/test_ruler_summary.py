@@ -5,7 +5,7 @@ import pytest
 
 from qfilters.ruler import TASKS
 from qfilters.ruler.run import Size
-from qfilters.ruler.summary import means, pairs, summarise
+from qfilters.ruler.summary import ALL, means, pairs, summarise
 from qfilters.ruler.table import difference_tables, mean_table, task_tables
 from qfilters.stats import mean_interval, paired_difference, wilson
 
@@ -111,6 +111,23 @@ def test_pairs_compare_arms_of_one_size_only():
     assert got[0]["difference"] == pytest.approx(30) and got[0]["n"] == 4
 
 
+def test_pairs_over_tasks_weigh_tasks_alike_and_resample_within_them():
+    rows = [
+        *arm([1, 0, 1, 0], task="vt", method="a"),
+        *arm([0, 0, 0, 0], task="vt", method="b"),
+        *arm([1, 1], task="cwe", method="a"),
+        *arm([0, 0, 1], task="cwe", method="b"),
+        *arm([1], task="fwe", method="b"),
+    ]
+    vt, cwe, every = pairs(rows, 2000)
+    assert [p["task"] for p in (vt, cwe, every)] == ["vt", "cwe", ALL]
+    assert (vt["difference"], cwe["difference"], every["difference"]) == (50, 100, 75)
+    assert (vt["n"], cwe["n"], every["n"]) == (4, 2, 6)
+    # Only vt varies, so the mean of two tasks has half the spread.
+    for end in ("low", "high"):
+        assert every[f"difference_{end}"] == pytest.approx(vt[f"difference_{end}"] / 2 + 50, abs=7)
+
+
 def every_task(score, **more):
     return [r for name in TASKS for r in arm([score, score], task=name, **more)]
 
@@ -186,11 +203,25 @@ def test_differences_have_a_table():
 
 
 def test_means_have_a_table():
-    document = {"rows": [], "means": means(every_task(1.0), 10)}
+    document = {"rows": [], "means": means(every_task(1.0), 10), "pairs": []}
     title, columns, cells = mean_table(document)
     assert "mean13 of 13 tasks, RULER-style: " in title
-    assert len(columns) == len(cells[0])
-    assert mean_table({"rows": [], "means": []}) is None
+    assert len(columns) == len(cells[0]) and columns[4] == "retrieval"
+    assert mean_table({"rows": [], "means": [], "pairs": []}) is None
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_means_are_held_against_qfilters_on_the_same_prompts(turn):
+    arms = (("qfilters", {"vt": [0, 1], "cwe": [0, 0]}), ("knorm", {"vt": [1, 1], "cwe": [0, 1]}))
+    rows = [
+        one
+        for method, tasks in arms[::turn]
+        for task, scores in tasks.items()
+        for one in arm(scores, task=task, method=method)
+    ]
+    _, columns, cells = mean_table({"means": means(rows, 100), "pairs": pairs(rows, 100)})
+    assert columns[3:5] == ["mean", "- qfilters"]
+    assert {line[0]: line[4] for line in cells} == {"qfilters": "-", "knorm": "+50.0 [+0, +100]"}
 
 
 def test_rows_kept_are_kvpress_counts():

@@ -5,6 +5,7 @@ Pure: the same rows give the same summary. A cell is one method at one size on o
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from .base import FULL
 
 CEILING = 50.0
 """Below it a task is too hard for the model to tell methods apart."""
+ALL = "all"
+"""The `task` of a paired difference that is a mean over tasks."""
 _BINS = 5
 
 
@@ -58,7 +61,7 @@ def summarise(rows: Iterable[dict], iters: int = 10_000, seed: int = 0) -> list[
             "control": control and _percent(_mean(control, "score")),
             "window": _percent(_mean(found, "window")),
             "copy": _percent(_mean(found, "copy")),
-            **_difference("minus_full", found, full, iters, seed),
+            **_difference("minus_full", *_common(found, full), iters, seed),
             "by_depth": _by_depth(found),
             "seconds": sum(r["seconds"] for r in found),
         }
@@ -110,17 +113,29 @@ def means(rows: Sequence[dict], iters: int = 10_000, seed: int = 0) -> list[dict
 
 
 def pairs(rows: Iterable[dict], iters: int = 10_000, seed: int = 0) -> list[dict]:
-    """Paired differences a - b of every two methods at one size, in points, with 95 % intervals."""
-    groups = defaultdict(list)
+    """Paired differences a - b of every two methods at one size, in points, with 95 % intervals.
+
+    One row per task, and where two methods share several tasks one of `task` ALL: the unweighted
+    mean over these, the samples resampled within each task.
+    """
+    groups = defaultdict(dict)
     for (task, length, method, size), found in _cells(rows).items():
-        groups[task, length, size].append((method, found))
+        groups[length, size].setdefault(method, {})[task] = found
     out = []
-    for (task, length, size), arms in groups.items():
-        for i, (a, first) in enumerate(arms):
-            for b, second in arms[i + 1 :]:
-                made = _difference("difference", first, second, iters, seed)
-                where = {"task": task, "length": length, "size": size, "a": a, "b": b}
-                out.append({**where, "n": len(first), **made})
+    for (length, size), arms in groups.items():
+        for (a, first), (b, second) in combinations(arms.items(), 2):
+            where, apart = {"length": length, "size": size, "a": a, "b": b}, []
+            for task in first:
+                a_scores, b_scores = _common(first[task], second.get(task))
+                if a_scores:
+                    apart.append(np.subtract(a_scores, b_scores))
+                    found = _difference("difference", a_scores, b_scores, iters, seed)
+                    out.append({"task": task, **where, "n": len(a_scores), **found})
+            if len(apart) > 1:
+                ends = map(_percent, mean_of_means(apart, iters, seed))
+                mean = _percent(np.mean([np.mean(found) for found in apart]))
+                found = dict(zip(_names("difference"), (mean, *ends), strict=True))
+                out.append({"task": ALL, **where, "n": sum(map(len, apart)), **found})
     return out
 
 
@@ -155,13 +170,21 @@ def _percent(share):
     return None if share is None else 100 * float(share)
 
 
-def _difference(name, first, second, iters, seed):
-    """Over the samples that both arms answered."""
+def _common(first: list[dict], second: list[dict] | None) -> tuple[list[float], list[float]]:
+    """Scores of the samples that both arms answered."""
     a = {r["id"]: r["score"] for r in first}
     b = {r["id"]: r["score"] for r in second or ()}
     common = [i for i in a if i in b]
-    keys = (name, f"{name}_low", f"{name}_high")
-    if not common:
-        return dict.fromkeys(keys)
-    found = paired_difference([a[i] for i in common], [b[i] for i in common], iters, seed)
-    return dict(zip(keys, map(_percent, found), strict=True))
+    return [a[i] for i in common], [b[i] for i in common]
+
+
+def _difference(name: str, a: list[float], b: list[float], iters: int, seed: int) -> dict:
+    """Mean difference with its interval, in points; null where nothing is common."""
+    if not a:
+        return dict.fromkeys(_names(name))
+    found = paired_difference(a, b, iters, seed)
+    return dict(zip(_names(name), map(_percent, found), strict=True))
+
+
+def _names(name: str) -> tuple[str, str, str]:
+    return name, f"{name}_low", f"{name}_high"

@@ -18,7 +18,7 @@ from ..results import RunFolder, TaskResult, dump_json, lm_eval_document, open_r
 from ..session import RESULTS, Session, filters_sha256
 from . import TASKS, VERSION, Sample, check_length, tasks_named
 from .base import FULL
-from .contest import Contest, Size
+from .contest import Contest, Size, label
 from .prompt import PromptFormat
 from .run import answer_samples
 from .sources import read_haystack, samples_of
@@ -180,7 +180,8 @@ def _run_task(session, sweep, task, length, samples, show: Show) -> list[dict]:
             sweep.run.append_jsonl(name, *fresh)
         rows += fresh
         show(done, session.settings.num_samples, running(rows))
-    return rows
+    order = [(str(method), label(size)) for method, size in sweep.contest.cells()]
+    return sorted(rows, key=lambda r: (r["index"], order.index((r["method"], r["size"]))))
 
 
 def running(rows: list[dict]) -> str:

@@ -4,6 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from .base import FULL
+from .summary import ALL
+
+QFILTERS = "qfilters"
 
 
 def task_tables(document: dict) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -50,12 +53,29 @@ def mean_table(document: dict) -> tuple[str, list[str], list[list[str]]] | None:
     if found[0]["suite"] != "RULER":
         title += ": own wording and sources, not comparable with published RULER scores"
     families = [f for f in ("retrieval", "tracing", "aggregation", "qa") if f in found[0]]
-    columns = ["method", "length", "size", "mean", *families]
-    rows = [
-        [m["method"], str(m["length"]), m["size"], _score(m), *(f"{m[f]:.1f}" for f in families)]
-        for m in found
-    ]
+    apart = _to_qfilters(document)
+    columns = ["method", "length", "size", "mean", *([f"- {QFILTERS}"] * bool(apart)), *families]
+    rows = []
+    for m in found:
+        arm = m["method"], m["length"], m["size"]
+        line = [m["method"], str(m["length"]), m["size"], _score(m)]
+        line += [apart.get(arm, "-")] * bool(apart)
+        rows.append(line + [f"{m[f]:.1f}" for f in families])
     return title, columns, rows
+
+
+def _to_qfilters(document: dict) -> dict:
+    """(method, length, size) -> its mean less that of `qfilters`, on the same prompts."""
+    found = {}
+    for row in document["pairs"]:
+        if row["task"] == ALL and QFILTERS in (row["a"], row["b"]):
+            other, sign = (row["b"], -1) if row["a"] == QFILTERS else (row["a"], 1)
+            text = f"{sign * row['difference']:+.1f}"
+            if row["difference_low"] is not None:
+                ends = (round(sign * row[f"difference_{end}"]) for end in ("low", "high"))
+                text += " [{:+d}, {:+d}]".format(*sorted(ends))
+            found[other, row["length"], row["size"]] = text
+    return found
 
 
 def _by_task(document):
