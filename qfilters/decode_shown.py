@@ -30,7 +30,7 @@ def decode_pictures(rows: list[Mapping[str, Any]]) -> Iterator[Picture]:
 
 def decode_cells(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
     """Columns and cells of the table for a person."""
-    columns = ["cache", "context", "budget", "TTFT s", "tokens/s", "min - max", "peak MB"]
+    columns = ["cache", "context", "budget", "TTFT s", "tokens/s", "min - max", "rounds", "peak MB"]
     columns += ["held MB", "x first", "x rotating"]
     cells = []
     for row in rows:
@@ -42,6 +42,7 @@ def decode_cells(rows: list[dict]) -> tuple[list[str], list[list[str]]]:
                 f"{row['ttft_s']:.2f}",
                 f"{row['tps']:.2f}",
                 f"{row['tps_min']:.2f} - {row['tps_max']:.2f}",
+                str(len(row["tps_rounds"])),
                 f"{row['peak_mb']:.1f}",
                 f"{row['held_mb']:.1f}",
                 _interval(row, "x_first"),

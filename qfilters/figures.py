@@ -52,6 +52,7 @@ def heat_map(
     unit: str,
     limits: tuple[float, float] | None = None,
     centre: float | None = None,
+    description: str | None = None,
 ) -> Path:
     """Draw a table of numbers as coloured cells.
 
@@ -65,6 +66,7 @@ def heat_map(
         limits: of the colours; None means those of the data.
         centre: the value of the neutral colour where the sign matters; the colours then reach
             equally far to both sides.
+        description: kept in the file's metadata.
 
     Raises:
         UsageError: matplotlib is missing, another suffix, or ticks that do not fit the values.
@@ -76,7 +78,7 @@ def heat_map(
         )
     with _style():
         drawn = _draw_heat_map(values, title, x, y, x_ticks, y_ticks, unit, limits, centre)
-        return _save(drawn, path)
+        return _save(drawn, path, description)
 
 
 def curves(
@@ -88,6 +90,7 @@ def curves(
     y: str,
     log_x: bool = False,
     reference: tuple[str, float] | None = None,
+    description: str | None = None,
 ) -> Path:
     """Draw one line with markers per series.
 
@@ -98,6 +101,7 @@ def curves(
         title, x, y: words over the figure and beside its axes.
         log_x: x in powers of two.
         reference: name and height of a horizontal line.
+        description: kept in the file's metadata.
 
     Raises:
         UsageError: matplotlib is missing, another suffix, or nothing to draw.
@@ -105,7 +109,7 @@ def curves(
     if not any(series.values()):
         raise UsageError(f"the figure {title!r} has no points")
     with _style():
-        return _save(_draw_curves(series, title, x, y, log_x, reference), path)
+        return _save(_draw_curves(series, title, x, y, log_x, reference), path, description)
 
 
 def bars(
@@ -114,6 +118,7 @@ def bars(
     *,
     title: str,
     x: str,
+    description: str | None = None,
 ) -> Path:
     """Draw one horizontal bar per name, from zero, with its number and its interval.
 
@@ -121,6 +126,7 @@ def bars(
         path: `.png` or `.svg`.
         values: name -> (value, low, high), from top to bottom; None where there is none.
         title, x: words over the figure and under its axis.
+        description: kept in the file's metadata.
 
     Raises:
         UsageError: matplotlib is missing, another suffix, or nothing to draw.
@@ -128,7 +134,7 @@ def bars(
     if not values:
         raise UsageError(f"the figure {title!r} has no bars")
     with _style():
-        return _save(_draw_bars(values, title, x), path)
+        return _save(_draw_bars(values, title, x), path, description)
 
 
 @contextmanager
@@ -143,13 +149,14 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _save(figure, path: str | Path) -> Path:
+def _save(figure, path: str | Path, description: str | None) -> Path:
     kind = Path(path).suffix
     nameless = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
     if kind not in nameless:
         raise UsageError(f"{path} is neither a .png nor a .svg file")
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind[1:], metadata=nameless[kind])
+    metadata = {**nameless[kind], "Description": description}
+    figure.savefig(buffer, format=kind[1:], metadata=metadata)
     return atomic_write(path, buffer.getvalue())
 
 

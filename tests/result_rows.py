@@ -28,7 +28,12 @@ def write(root, kind, rows, model="org/name", command=None, tag="", **more):
 def plan(root, **items):
     """evidence.json: item -> (variants, runs)."""
     made = {
-        name: {"command": f"measure {name}", "variants": list(variants), "runs": runs}
+        name: {
+            "title": f"All about {name}",
+            "command": f"measure {name}",
+            "variants": list(variants),
+            "runs": runs,
+        }
         for name, (variants, runs) in items.items()
     }
     (root / "evidence.json").write_text(json.dumps(made))
@@ -81,22 +86,34 @@ INSPECTED = {
         "n_texts": 2,
         "n_queries": 9,
         "n_query_heads": 4,
-        "positive_query_heads": 1.0,
+        "positive_query_heads": 4,
+        "n_kv_heads": 2,
+        "negative_keys": 1,
         "filter_projection": 3.0,
         "mean_projection": 4.0,
         "other_projection": 0.5,
         "ratio": 8.0,
         "top_energy": 0.6,
+        "intervals": {
+            "filter_projection": [2.5, 3.5],
+            "ratio": [7.0, 9.0],
+            "top_energy": [0.55, 0.65],
+            "key_axis": [0.6, 0.8],
+        },
         "projection_by_layer": [[1.0, 2.0], [3.0, 4.0]],
+        "key_axis": 0.7,
+        "keys_by_layer": [[-1.0], [1.0]],
     },
     "rank_correlation": [
         {"method": "knorm", "correlation": 0.5, "low": 0.4, "high": 0.6, "right_sign": 1.0}
         | {"skipped": skipped, "n_texts": 2, "n_heads": 2, "n_rows": 48}
-        | {"by_layer": [[0.5], [None]]}
+        | {"by_layer": [[0.5], [None]], "size": 0.5, "later": 0.45}
+        | {"later_low": 0.35, "later_high": 0.55}
         for skipped in (0, 4)
     ],
     "retained_mass": [
         {"method": "knorm", "budget": budget, "retained": budget / 100, "low": 0.1, "high": 0.3}
+        | {"beyond_sinks_low": 0.05, "beyond_sinks_high": 0.15}
         | {"beyond_sinks": 0.1, "n_texts": 2, "n_rows": 48, "n_queries": 16}
         for budget in (20, 10)
     ],
@@ -145,10 +162,10 @@ CHUNKS = [
 ]
 
 BUDGET = [
-    {"method": method, "prefill": 20, "decode": 10, "budget": 8, "offset": 30, "drift": drift}
-    | {"kept_least": least, "kept_most": 8, "keys_changed": 0, "keys_checked": 32}
+    {"method": method, "prefill": 20, "decode": 10, "budget": 8, "offset": 30, "offset_error": off}
+    | {"kept_least": least, "kept_most": 8, "kept_mean": 8.0, "keys_changed": 0, "keys_checked": 32}
     | {"dense_difference": 1e-7, "n_layers": 2}
-    for method, drift, least in (("knorm", 0, 8), ("pyramidkv", 3, 6))
+    for method, off, least in (("knorm", 0, 8), ("pyramidkv", 3, 6))
 ]
 
 GEOMETRY = [
@@ -159,7 +176,8 @@ GEOMETRY = [
 ]
 
 STABILITY = [
-    {"against": against, "tokens": tokens, "mean_cosine": 0.9, "min_cosine": 0.1, "n_heads": 4}
+    {"against": against, "tokens": tokens, "mean_cosine": 0.9, "min_cosine": 0.1}
+    | {"n_heads": 4, "opposed": 0}
     for against, tokens in (("most", 512), ("most", 1024), ("other.txt", 1024))
 ]
 

@@ -7,20 +7,26 @@ import result_rows as made
 
 from qfilters.report import report_page, tables
 from qfilters.report.claims import CLAIMS, claims_table
+from qfilters.report.ppl import FALLBACK
 from qfilters.report.runs import Run, read_evidence, read_runs
+from qfilters.ruler.summary import ALL
 
 
-def inspected(share=1.0, ratio=20.0, ours=0.6, fallback=0.0, apart=0.3, texts=3):
+def inspected(
+    positive=4, negative=2, ratio=20.0, ours=0.6, fallback=0.0, apart=0.3, texts=3
+):  # of 4 query heads and 2 KV heads
     """Half of the 90 heads correlate `apart` above the mean, half below it."""
 
     def row(method, value):
         ends = {"low": value - 0.05, "high": value + 0.05} if texts > 1 else made.NO_INTERVAL
         heads = [[value + apart, value - apart]] * 45
         facts = {"right_sign": (value + apart > 0) / 2 + (value > apart) / 2, "by_layer": heads}
-        sizes = {"skipped": 0, "n_texts": texts}
+        sizes = {"skipped": 0, "n_texts": texts, "size": apart}
         return {"method": method, "correlation": value, **ends, **facts, **sizes}
 
-    seen = made.INSPECTED["observations"] | {"positive_query_heads": share, "ratio": ratio}
+    seen = made.INSPECTED["observations"] | {"ratio": ratio}
+    seen |= {"positive_query_heads": positive, "negative_keys": negative}
+    seen["intervals"] = {"ratio": [ratio - 2, ratio + 2] if texts > 1 else [None, None]}
     rows = [row("qfilters", ours), row("knorm", 0.4), row("qfilters_keysvd", fallback)]
     return {"observations": seen | {"n_texts": texts}, "rank_correlation": rows}
 
@@ -29,12 +35,12 @@ def spread(nat, texts):
     return [nat + 0.01 * (i - (texts - 1) / 2) for i in range(texts)]
 
 
-def ppl(*nats, other="qfilters_keysvd", texts=3):
-    """qfilters at `nats` against 20 of the other at every budget, in every text."""
+def ppl(*nats, others=FALLBACK, texts=3):
+    """qfilters at `nats` against 20 of the others at every budget, in every text."""
     rows = []
     for budget, nat in zip((64, 128), nats, strict=True):
         rows.append(made.arm("qfilters", budget, math.exp(nat / 10), *spread(nat, texts)))
-        rows.append(made.arm(other, budget, math.exp(2), *[20.0] * texts))
+        rows += [made.arm(other, budget, math.exp(2), *[20.0] * texts) for other in others]
     return {"rows": rows}
 
 
@@ -49,7 +55,7 @@ def recents(*perplexities, texts=3):
     rows = [made.arm("none", None, 1.0, *[1.0] * texts, recent=None)]
     for recent, value in zip((0, 32, 64), perplexities, strict=True):
         nat = 10 * math.log(value)
-        nll = spread(nat, texts) if recent else [nat] * texts
+        nll = [nat + 0.01 * recent / 32 * (i - (texts - 1) / 2) for i in range(texts)]
         rows.append(made.arm("qfilters", 128, value, *nll, recent=recent))
     return {"rows": rows}
 
@@ -85,13 +91,25 @@ def shaped(drift=0.9, one_sign=0.25, better=0.29, width=0.01):
     return {"rows": [*rows, row("drift", best, drift), row("drift", "random", 0.25)]}
 
 
+def paired(*ends, a="qfilters", other="knorm"):
+    """The difference over tasks at two sizes; `qfilters` may be the second of the pair."""
+    names = ("difference_low", "difference", "difference_high")
+    row = {"task": ALL, "length": 1024, "a": a, "b": other}
+    far = row | dict(
+        zip(names, (50.0, 60.0, 70.0) if a == "qfilters" else (-70, -60, -50), strict=True)
+    )
+    near = row | dict(zip(names, ends, strict=True))
+    return {"pairs": [near | {"size": "512"}, far | {"size": "768"}, far | {"task": "vt"}]}
+
+
 def settled(value):
     return {"rows": [{"against": "other", "mean_cosine": value}, {"against": "most"}]}
 
 
 CASES = {  # a word of the claim -> summaries for: holds, does not, undecided
-    "projects positively": (inspected(), inspected(share=0.99), inspected(texts=1)),
-    "at least 10 times": (inspected(), inspected(ratio=9), inspected(ratio=None)),
+    "projects positively": (inspected(), inspected(positive=3), inspected(texts=1)),
+    "projects negatively": (inspected(), inspected(negative=1), inspected(texts=1)),
+    "at least 10 times": (inspected(), inspected(ratio=7), inspected(ratio=11)),
     "better than the norm": (inspected(), inspected(ours=0.2), inspected(ours=0.45)),
     "no better than noise": (
         inspected(),
@@ -100,16 +118,58 @@ CASES = {  # a word of the claim -> summaries for: holds, does not, undecided
     ),
     "halves of one corpus": (settled(0.97), settled(0.9), None),
     "beat the fallback": (ppl(15.0, 16.0), ppl(15.0, 21.0), ppl(15.0, 16.0, texts=1)),
-    "They beat the norm": (ppl(15, 16, other="knorm"), ppl(15, 21, other="knorm"), wide("knorm")),
-    "sinks and last rows": (ppl(15, 16, other="streaming_llm"), None, wide("streaming_llm")),
-    "mild compression": (ppl(15, 21, other="knorm"), ppl(15, 16, other="knorm"), wide("knorm")),
-    "recent window": (recents(9.0, 5.0, 5.1), recents(5.2, 5.0, 5.1), recents(9, 5, 6, texts=1)),
+    "They beat the norm": (
+        ppl(15, 16, others=["knorm"]),
+        ppl(15, 21, others=["knorm"]),
+        wide("knorm"),
+    ),
+    "beat sinks and last rows": (
+        ppl(15, 16, others=["streaming_llm"]),
+        None,
+        wide("streaming_llm"),
+    ),
+    "mild compression": (
+        ppl(15, 21, others=["knorm"]),
+        ppl(15, 16, others=["knorm"]),
+        wide("knorm"),
+    ),
+    "Without a recent window": (
+        recents(9.0, 5.0, 5.1),
+        recents(5.2, 5.0, 5.1),
+        recents(9, 5, 6, texts=1),
+    ),
+    "quarter of the budget": (recents(9, 5, 6), recents(9, 5, 4.9), recents(9, 5, 6, texts=1)),
     "kept set": (chunked(2, 0.5), chunked(1, 0.5), None),
     "direction does": (chunked(2, 0.5), chunked(2, 0.95), chunked(2, 0.5, texts=1)),
     "keep equally much": (budgeted(), budgeted(kept_most=9), None),
     "Nothing drifts": (budgeted(), budgeted(keys_changed=1), None),
-    "Variable tracking": (ruled("vt", 0, 9), ruled("vt", 1, 40), ruled("vt", 0, 43)),
-    "Two-hop": (ruled("qa_2", 0, 9), ruled("qa_2", 1, 40), ruled("qa_2", None, None)),
+    **{
+        f"Needles in {length} tokens: more are found than with {words}": (
+            paired(1, 5, 9, other=other),
+            paired(1, 5, 9, a=other, other="qfilters"),
+            paired(-1, 5, 9, other=other),
+        )
+        for length in (1024, 2048)
+        for other, words in (
+            ("knorm", "the norm"),
+            ("streaming_llm", "sinks"),
+            ("snapkv", "SnapKV"),
+        )
+    },
+    **{
+        f"{words} score 0 at every budget, {length}": (
+            ruled(task, 0, 9),
+            ruled(task, 1, 40),
+            ruled(task, 0, 43),
+        )
+        for length in (1024, 2048)
+        for task, words in (("vt", "Chains of variables"), ("qa_2", "Two-hop questions"))
+    },
+    "chunks do not save": (
+        ruled("vt", 0, 9, method="qfilters --prefill-step-size 64"),
+        ruled("vt", 1, 40),
+        ruled("vt", None, None),
+    ),
     "better sign": (shaped(), shaped(one_sign=0.28), shaped(one_sign=0.26)),
 }
 
@@ -134,7 +194,8 @@ def test_other_ways_to_fail():
     signs["rank_correlation"][2]["by_layer"] = [[0.1], [0.1], [-0.4]] * 30
     assert judge("no better than noise", signs)[0] is False, "two thirds of the signs are right"
     assert judge("keep equally much", budgeted(offset=8))[0] is False
-    assert judge("Nothing drifts", budgeted(drift=1))[0] is False
+    assert judge("keep equally much", budgeted(kept_mean=7.5))[0] is False
+    assert judge("Nothing drifts", budgeted(offset_error=1))[0] is False
     assert judge("Nothing drifts", budgeted(dense_difference=0.5))[0] is False
     assert judge("better sign", shaped(drift=0.1))[0] is False
 
@@ -142,10 +203,18 @@ def test_other_ways_to_fail():
 def test_other_ways_to_be_undecided():
     assert judge("no better than noise", inspected(texts=1))[0] is None
     assert judge("better than the norm", inspected(texts=1))[0] is None
+    assert judge("at least 10 times", inspected(texts=1))[0] is None
     assert judge("better sign", shaped(drift=0.25))[0] is None
     assert judge("better sign", shaped(width=0))[0] is None
-    assert judge("recent window", recents(5.5, 5.0, 5.0))[0] is None, "the bound is in the interval"
-    assert judge("mild compression", ppl(20.0, 16.0, other="knorm"))[0] is None
+    assert judge("Without a recent window", recents(5.5, 5.0, 5.0))[0] is None, (
+        "the bound is in the interval"
+    )
+    assert judge("mild compression", ppl(20.0, 16.0, others=["knorm"]))[0] is None
+
+
+def test_what_rounding_left_of_zero_is_no_side():
+    holds, numbers = judge("1024 tokens: more are found than with the norm", paired(-9, -5, -1e-15))
+    assert holds is None and "[-9.0, +0.0]" in numbers
 
 
 def test_the_better_of_both_signs_is_no_arm_of_the_control():
@@ -154,18 +223,23 @@ def test_the_better_of_both_signs_is_no_arm_of_the_control():
 
 
 LACKING = {
-    "ppl": ("They beat the norm", {"rows": ppl(15, 16, other="knorm")["rows"][:3]}),
+    "ppl": ("They beat the norm", {"rows": ppl(15, 16, others=["knorm"])["rows"][:3]}),
     "arm": ("beat the fallback", wide("knorm")),
-    "recent": ("recent window", {"rows": recents(9, 5, 5)["rows"][2:]}),
+    "recent": ("Without a recent window", {"rows": recents(9, 5, 5)["rows"][2:]}),
+    "quarter": ("quarter of the budget", {"rows": recents(9, 5, 5)["rows"][:2]}),
+    "pairs": ("1024 tokens: more are found than with the norm", paired(1, 5, 9, other="random")),
     "knorm": ("better than the norm", {"rank_correlation": inspected()["rank_correlation"][:1]}),
     "chunks": ("kept set", {"rows": made.CHUNKS[:1]}),
     "learned": ("direction does", {"rows": [made.CHUNKS[0]]}),
     "other text": ("halves of one corpus", {"rows": [{"against": "most"}]}),
     "random": ("better sign", {"rows": shaped()["rows"][:-1]}),
     "control": ("better sign", {"rows": shaped()["rows"][-2:]}),
-    "task": ("Two-hop", ruled("vt", 0, 9)),
-    "evicted": ("Two-hop", ruled("qa_2", 0, 9, evicted=0)),
-    "key": ("Two-hop", {"rows": [made.CELL | {"task": "qa_2", "method": "qfilters"}]}),
+    "task": ("Two-hop questions score 0 at every budget, 1024", ruled("vt", 0, 9)),
+    "evicted": ("Two-hop questions score 0 at every budget, 1024", ruled("qa_2", 0, 9, evicted=0)),
+    "key": (
+        "Two-hop questions score 0 at every budget, 1024",
+        {"rows": [made.CELL | {"task": "qa_2", "method": "qfilters"}]},
+    ),
     "arms": ("keep equally much", {"rows": []}),
 }
 
@@ -182,7 +256,7 @@ def test_what_a_run_lacks_is_said(case):
 def test_a_model_that_cannot_do_the_task_tells_nothing():
     hard = ruled("vt", 0, 9, discriminative=False, ceiling=20.0)
     rows = claims_table([Run("ruler-hard", "m", "ruler", hard, ())]).rows
-    [row] = [row for row in rows if row[0].startswith("Variable tracking")]
+    [row, _] = [row for row in rows if row[0].startswith("Chains of variables")]
     found = "the full cache fails too: ceiling 20 %, below 50 (`ruler-hard`)"
     assert row[2:] == ["cannot be judged", found]
 
@@ -196,14 +270,15 @@ def test_every_claim_is_tried_here_or_says_why_not():
 
 def test_numbers_are_per_token():
     _, numbers = judge("beat the fallback", ppl(15.0, 16.0))
-    assert numbers == (
-        "nat per token at budget 64: -0.5000 [-0.5010, -0.4990]; 128: -0.4000 [-0.4010, -0.3990]"
-    )
+    # Student's t of three texts, 0.001 apart: 4.303 times 0.001 / sqrt(3).
+    near, far = "-0.5000 [-0.5025, -0.4975]", "-0.4000 [-0.4025, -0.3975]"
+    apart = [f"{name} 64: {near}; {name} 128: {far}" for name in FALLBACK]
+    assert numbers == f"nat per token, 3 texts, to {'; '.join(apart)}"
 
 
 def test_the_table_says_what_was_not_measured(tmp_path):
     name = made.write(tmp_path, "study-budget", budgeted()["rows"])
-    made.plan(tmp_path, budget=([""], {"": f"org__name/{name}"}), recent=([""], {}))
+    made.plan(tmp_path, budget=([""], {"": f"org__name/{name}"}), **{"recent-exact": ([""], {})})
     table = claims_table(read_evidence(tmp_path, read_runs(tmp_path)))
     verdicts = {row[0]: row[2:] for row in table.rows}
     assert len(verdicts) == len(CLAIMS)
@@ -211,6 +286,6 @@ def test_the_table_says_what_was_not_measured(tmp_path):
     found = "offset off by 0, 0 of 32 stored keys changed, 1e-07 to a dense run's, threshold 1e-2"
     assert drifts == ["confirmed", f"{found} (`budget`)"]
     window = verdicts["Without a recent window perplexity is much worse"]
-    assert window == ["not measured yet", "`recent`"]
+    assert window == ["not measured yet", "`recent-exact`"]
     assert "| not testable here | needs a 70B model" in tables(tmp_path)["claims"]
     assert "Claims, one by one" in report_page(tmp_path)

@@ -1,7 +1,9 @@
 """Figures show the data they were given, fit on their page, and are the same every time."""
 
 import builtins
+import json
 import math
+import re
 
 import pytest
 
@@ -15,6 +17,7 @@ from qfilters.figures import (
     curves,
     heat_map,
 )
+from qfilters.pictures import Picture
 
 CELLS = [[0.5, None, -1.0], [0.25, 1.0, 0.0]]
 MAP = {
@@ -177,3 +180,35 @@ def test_what_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"matplotlib: pip install 'qfilters-mlx\[plot\]'"):
         bars(tmp_path / "x.png", BARS, title="", x="")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [".png", ".svg"])
+def test_a_file_tells_whether_it_is_of_the_same_numbers(tmp_path, kind):
+    def picture(title="bars", **values):
+        return Picture("name", title, bars, {"values": BARS | values, "x": "correlation"})
+
+    path = picture().write(tmp_path / f"bars{kind}")
+    assert picture().drawn_in(path)
+    assert not picture(title="other").drawn_in(path)
+    assert not picture(good=(0.8, 0.7, 0.95)).drawn_in(path)
+    assert not picture().drawn_in(tmp_path / f"nowhere{kind}")
+
+
+def test_the_fingerprint_stands_in_the_metadata_and_is_that_of_the_json(tmp_path):
+    data = {"values": CELLS, **MAP, "x_ticks": range(3)}
+    title = data.pop("title")
+    mine = Picture("map", title, heat_map, data)
+    svg = mine.write(tmp_path / "map.svg").read_text()
+    [metadata] = re.findall("<metadata>.*?</metadata>", svg, re.DOTALL)
+    assert f"<dc:description>{mine.fingerprint}</dc:description>" in metadata
+    assert re.fullmatch("[0-9a-f]{16}", mine.fingerprint)
+    read = json.loads(json.dumps(data, default=list))
+    assert Picture("map", title, heat_map, read).fingerprint == mine.fingerprint
+
+
+def test_the_order_of_series_counts_for_it_gives_the_colours():
+    one, other = (
+        Picture("c", "curves", curves, {"series": dict(series), "x": "x", "y": "y"})
+        for series in (SERIES.items(), reversed(SERIES.items()))
+    )
+    assert one.fingerprint != other.fingerprint

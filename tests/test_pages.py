@@ -1,22 +1,27 @@
-"""The pages in docs/: blocks are those of the result files, figures are those that can be drawn."""
+"""The pages in docs/: blocks and figures are those of the result files."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import result_rows
+from typer.testing import CliRunner
 
-from qfilters.report import shown, tables, update_readme
-from qfilters.report.kinds import pictures_of
+from qfilters.cli import app
+from qfilters.report import pictures, shown, tables, update_readme
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "artifacts" / "results"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+FIGURES = ROOT / "docs" / "figures"
 DRAWN = {  # of every item that has figures, what its kind draws on the embedded model
     "inspect": {"projection", "correlation", "correlation_qfilters", "retained"},
     "geometry": {"retained_drift_64", "retained_isotropic_64"},
     "stability": {"stability"},
     "chunks": {"overlap"},
     "ppl-1024": {"perplexity"},
+    "niah-1024": {"needles_1024"},
 }
 
 
@@ -44,14 +49,17 @@ def images(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_figures_exist_once_their_item_was_measured(page):
-    items = {item.name: item for item in shown(RESULTS)[0]}
+def test_figures_have_names_that_their_kind_draws(page):
     for name in images(page):
         item, figure = name.rsplit("-", 1)
         assert figure in DRAWN[item]
-        if items[item].summary is not None:
-            assert figure in {picture.name for picture in pictures_of(items[item])}
-            assert (ROOT / "docs" / "figures" / f"{name}.svg").is_file(), "draw it: --figures"
+
+
+def test_figures_are_of_the_result_files_and_none_is_left_over():
+    linked = pictures(RESULTS, FIGURES, [*PAGES, ROOT / "README.md"])
+    stale = [path.name for path, picture in linked.items() if not picture.drawn_in(path)]
+    assert not stale, "run make readme"
+    assert set(FIGURES.glob("*.svg")) == linked.keys(), "no page links to it: delete it"
 
 
 def test_pages_have_figures_and_links_that_exist():
@@ -63,3 +71,57 @@ def test_pages_have_figures_and_links_that_exist():
             r"`((?:configs|qfilters|benchmarks)/[\w./-]+\.\w+)`", page.read_text()
         ):
             assert (ROOT / path).is_file(), (page, path)
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Results with more figures than the page links to: of one item, one of it still to come."""
+    runs = {"": f"org__name/{result_rows.write(tmp_path, 'ppl', result_rows.PPL)}"}
+    result_rows.write(tmp_path, "inspect", [], **result_rows.INSPECTED)
+    result_rows.plan(tmp_path, short=([""], runs), **{"short-later": ([""], {})})
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text(
+        "![a](figures/short-perplexity.svg) and ![b](../docs/figures/short-later-perplexity.svg), "
+        "not [c](elsewhere/short-nothing.svg)\n"
+    )
+    return page
+
+
+def report(page, *more, figures="figures"):
+    folder = page.parent / figures
+    words = ["report", "--results", str(page.parents[1]), "--figures", str(folder), *more]
+    return CliRunner().invoke(app, words)
+
+
+def contents(page):
+    return {path: path.read_bytes() for path in page.parents[1].rglob("*.*") if path.is_file()}
+
+
+def test_pages_get_the_figures_they_link_to(site):
+    assert report(site, "--readme", str(site)).exit_code == 0
+    assert [path.name for path in (site.parent / "figures").iterdir()] == ["short-perplexity.svg"]
+    assert report(site, figures="all").exit_code == 0
+    assert len(list((site.parent / "all").iterdir())) == 5
+
+
+def test_a_stale_figure_is_found_without_drawing(site, monkeypatch):
+    assert report(site, "--readme", str(site)).exit_code == 0
+    [summary] = site.parents[1].glob("*/ppl-*/summary.json")
+    made = json.loads(summary.read_text())
+    monkeypatch.setattr("qfilters.pictures.Picture.write", None)
+    assert report(site, "--readme", str(site), "--check").exit_code == 0
+    made["rows"][1]["perplexity"] += 0.001
+    summary.write_text(json.dumps(made))
+    before = contents(site)
+    result = report(site, "--readme", str(site), "--check")
+    assert result.exit_code == 1 and "short-perplexity.svg is stale" in result.stderr
+    assert contents(site) == before
+
+
+def test_a_link_to_no_figure_names_page_and_figure(site):
+    site.write_text("![a](figures/short-perplexity.svg) ![b](figures/short-overlap.svg)\n")
+    result = report(site, "--readme", str(site))
+    assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
+    assert f"{site} links to {site.parent}/figures/short-overlap.svg: no" in result.stderr
+    assert not (site.parent / "figures").exists()

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from result_rows import PPL, plan, write
+from result_rows import PPL, arm, plan, write
 from test_results import row
 from typer.testing import CliRunner
 
@@ -13,10 +13,11 @@ from qfilters.results import document, open_run
 
 COMMAND = {"command": ["qfilters", "ppl", "--budget", "64,128"], "mlx": "0.32.4"}
 ROWS = [
-    row(method="none", budget=None, perplexity=22.219, low=20.1, high=24.04, evicted=False),
-    row(method="knorm", budget=128, perplexity=24.7),
-    row(method="knorm", budget=64, perplexity=28.32),
-    row(method="m(a=1)", budget=128, evicted=False),
+    row(method="none", budget=None, perplexity=22.219, low=20.1, high=24.04, evicted=False)
+    | {"nll_sums": [3000.0, 3100.0]},
+    row(method="knorm", budget=128, perplexity=24.7) | {"nll_sums": [3102.3, 3202.3]},
+    row(method="knorm", budget=64, perplexity=28.32) | {"nll_sums": [3204.6, 3509.2]},
+    row(method="m(a=1)", budget=128, evicted=False) | {"nll_sums": [3000.0, 3100.0]},
 ]
 
 
@@ -30,32 +31,60 @@ def test_ppl_table(tmp_path):
     run = finished(tmp_path)
     assert tables(tmp_path) == {
         run.path.name: """\
-| perplexity | budget 64 | / full | budget 128 | / full | n |
-| --- | --- | --- | --- | --- | --- |
-| `none` | 22.22 [20.10, 24.04] | 1 | 22.22 [20.10, 24.04] | 1 | 2 x 1023 |
-| `knorm` | 28.32 [23.00, 26.00] | 1.275 [1.000, 1.000] | 24.70 [23.00, 26.00] | \
-1.112 [1.000, 1.000] | 2 x 1023 |
-| `m(a=1)` | - | - | 24.50* [23.00, 26.00] | 1.103 [1.000, 1.000] | 2 x 1023 |
+**budget 64, n 2 x 1023**
+
+| method | perplexity | / full |
+| --- | --- | --- |
+| `none` | 22.22 [20.10, 24.04] | 1 |
+| `knorm` | 28.32 [23.00, 26.00] | 1.350 [0.379, 4.810] |
+
+**budget 128, n 2 x 1023**
+
+| method | perplexity | / full |
+| --- | --- | --- |
+| `none` | 22.22 [20.10, 24.04] | 1 |
+| `knorm` | 24.70 [23.00, 26.00] | 1.105 |
+| `m(a=1)` | 24.50* [23.00, 26.00] | 1.000 |
 
 Lower is better. [low, high]: 95 % interval, bootstrap over whole sequences. \
 n: sequences x predicted tokens. *: nothing was evicted. \
-/ full: ratio to `none`, the same sequences drawn for both.
+/ full: ratio to `none`, t interval of its logarithm over sequences.
 
 Model org__name; mlx 0.32.4. Made by `qfilters ppl --budget 64,128`.
 """
     }
 
 
+def test_arms_are_held_against_qfilters_at_the_same_budget(tmp_path):
+    rows = [
+        arm("qfilters", 64, 4.0, 12.0, 24.0),
+        arm("knorm", 64, 6.0, 13.0, 27.0),
+        arm("knorm", 128, 5.0, 11.0, 22.0),
+    ]
+    finished(tmp_path, rows)
+    [table] = tables(tmp_path).values()
+    first, second = table.split("**budget 128")
+    assert "| method | perplexity | NLL - `qfilters` |" in first
+    assert "| `qfilters` | 4.00 [1 sequence: no interval] | 0 |" in first
+    # Nat per token: 0.1 and 0.3. Student's t of two values: 12.706 times 0.1.
+    apart = "+0.2000 [-1.0706, +1.4706]"
+    assert f"| `knorm` | 6.00 [1 sequence: no interval] | {apart} |" in first
+    assert "| method | perplexity |\n" in second and "t interval over sequences" in second
+
+
 def test_one_sequence_has_no_interval_and_says_so(tmp_path):
     finished(tmp_path, [row(low=None, high=None, n_sequences=1, n_tokens=1023)])
     [table] = tables(tmp_path).values()
-    assert "| `knorm` | 24.50 [1 sequence: no interval] | 1 x 1023 |" in table
+    assert "| `knorm` | 24.50 [1 sequence: no interval] |" in table
 
 
 def test_the_full_cache_alone(tmp_path):
     finished(tmp_path, ROWS[:1])
     [table] = tables(tmp_path).values()
-    assert table.startswith("| perplexity | no budget | n |") and "*:" not in table
+    assert (
+        table.startswith("**no budget, n 2 x 1023**\n\n| method | perplexity |")
+        and "*:" not in table
+    )
 
 
 def test_other_commands_show_their_single_values(tmp_path):
@@ -150,6 +179,9 @@ def test_pairs_means_and_plain_rows_say_their_variant(tmp_path):
 def test_a_plan_that_names_what_is_not_there_is_refused(tmp_path):
     plan(tmp_path, short=([""], {"": "m/ppl-0"}))
     with pytest.raises(QFiltersError, match="short names m/ppl-0, which is no finished run"):
+        tables(tmp_path)
+    (tmp_path / "evidence.json").write_text('{"short": {"runs": {}, "variants": [""]}}')
+    with pytest.raises(QFiltersError, match=r"evidence\.json has no key 'command'"):
         tables(tmp_path)
 
 

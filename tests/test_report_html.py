@@ -1,7 +1,11 @@
 """The HTML page: whole, self-contained, well-formed, the same every time."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -118,3 +122,35 @@ def test_command_writes_page_and_figures(results, page, tmp_path):
     assert result.exit_code == 0 and result.stdout == ""
     assert (tmp_path / "sub" / "page.html").read_text() == page
     assert len(list((tmp_path / "figures").glob("*.svg"))) == page.count("<svg")
+
+
+# Many file systems list files by name whatever the order they came in, so glob is turned as well.
+TWICE = """
+import pathlib, sys
+from qfilters.cli import app
+glob, backwards = pathlib.Path.glob, sys.argv[3] == "2"
+pathlib.Path.glob = lambda *words: sorted(glob(*words), reverse=backwards)
+words = ["report", "--results", sys.argv[1]]
+app(words, standalone_mode=False)
+app([*words, "--html", sys.argv[2]], standalone_mode=False)
+"""
+
+
+def test_same_bytes_whatever_the_order_of_files_and_of_hashes(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    names = made.write_all(first)
+    runs = {"a": f"org__name/{names['ppl']}"}
+    made.plan(first, **{"ppl-1024": (["a"], runs), "later": (["a", "b"], runs)})
+    for path in sorted(first.rglob("*.*"), reverse=True):
+        copy = second / path.relative_to(first)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    texts, pages = [], []
+    for results, seed in ((first, "1"), (second, "2")):
+        page = results.with_suffix(".html")
+        line = [sys.executable, "-c", TWICE, str(results), str(page), seed]
+        env = os.environ | {"PYTHONHASHSEED": seed}
+        texts.append(subprocess.run(line, env=env, stdout=subprocess.PIPE, check=True).stdout)
+        pages.append(page.read_bytes())
+    assert texts[0] == texts[1] and b"Not measured yet" in texts[0]
+    assert pages[0] == pages[1] and pages[0].count(b"<svg") > 10

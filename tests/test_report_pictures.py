@@ -5,7 +5,9 @@ import math
 import pytest
 import result_rows as made
 
+from qfilters import inspection_plots
 from qfilters.errors import QFiltersError
+from qfilters.figures import heat_map
 from qfilters.report import draw_figures
 from qfilters.report.kinds import KINDS, pictures_of, tables_of
 from qfilters.report.runs import read_runs
@@ -86,9 +88,14 @@ def test_studies(runs):
     }
     [stability] = data_of(runs["study-stability"]).values()
     assert stability["series"] == {
-        "mean over KV heads": [(512, 0.9, None, None), (1024, 0.9, None, None)],
-        "least": [(512, 0.1, None, None), (1024, 0.1, None, None)],
-    }
+        "mean over KV heads": [(512, 0.9, None, None)],
+        "least": [(512, 0.1, None, None)],
+    }, "the most against itself says nothing"
+    [table] = tables_of(runs["study-stability"])
+    assert [row[:3] for row in table.rows] == [
+        ["less text", "512", "1024 tokens"],
+        ["other.txt", "1024", "as many tokens"],
+    ]
     assert data_of(runs["study-budget"]) == data_of(runs["bench_kernels"]) == {}
 
 
@@ -139,13 +146,14 @@ def test_ratio_and_gap_are_paired(tmp_path):
     ]
     made.write(tmp_path, "ppl", rows)
     [table] = tables_of(*read_runs(tmp_path))
-    assert table.columns == ["perplexity", "budget 64", "/ full", "gap closed", "n"]
-    cells = {row[0]: row[2:4] for row in table.rows}
+    assert table.columns == ["method", "perplexity", "/ full", "NLL - `qfilters`", "gap closed"]
+    assert table.title == "budget 64, n 2 x 10"
+    cells = {row[0]: [row[2], row[4]] for row in table.rows}
     ratio = f"{math.exp(0.2):.3f}"
-    assert cells["`qfilters`"][0] == f"{ratio} [{ratio}, {ratio}]", "no spread between sequences"
+    assert cells["`qfilters`"][0] == ratio, "no spread between sequences, so no interval"
     share = (math.exp(2.0) - math.exp(1.7)) / (math.exp(2.0) - math.exp(1.5))
     assert cells["`qfilters`"][1].startswith(f"{share:.0%} [{share:.0%}, ")
-    assert cells["`none`"] == ["1", "100%"] and cells["`qfilters_keysvd`"][1].startswith("0%")
+    assert cells["`none`"] == ["1", "100%"] and cells["`qfilters_keysvd`"][1] == "0%"
     better = [row for name, row in cells.items() if "known afterwards" in name]
     assert better == [cells["`qfilters_keysvd(sign=-1)`"]]
 
@@ -158,3 +166,22 @@ def test_no_gap_where_the_fallback_is_not_worse(tmp_path):
     made.write(tmp_path, "ppl", rows)
     [table] = tables_of(*read_runs(tmp_path))
     assert table.rows[1][3] == "no gap"
+
+
+def test_cosines_of_two_filter_files():
+    """Only some layers have filters; one of them has a KV head less."""
+    found = {"layers": [1, 4, 5], "cosine": [[1.0, 0.5], [-0.25, 0.0], [0.75]]}
+    document = {"cosines": found, "compared_with": "other.npz"}
+    [picture] = inspection_plots.pictures(document, "tiny")
+    assert (picture.name, picture.draw) == ("cosine", heat_map)
+    assert picture.title == "Cosine of the filters of tiny to those of other.npz"
+    assert picture.data == {
+        "values": [(1.0, -0.25, 0.75), (0.5, 0.0, None)],
+        "x": "layer",
+        "y": "KV head",
+        "x_ticks": [1, 4, 5],
+        "y_ticks": range(2),
+        "unit": "cosine",
+        "limits": (-1, 1),
+        "centre": 0.0,
+    }

@@ -17,13 +17,19 @@ def report(
         typer.Option(help="Fill the <!-- results:NAME --> blocks of this file; repeatable."),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="With --readme: change nothing, fail when it is stale.")
+        bool,
+        typer.Option(
+            "--check", help="With --readme: change nothing, fail when file or figure is stale."
+        ),
     ] = False,
     html: Annotated[
         Path | None, typer.Option(help="Write one page with all tables and figures; no network.")
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Draw all figures as SVG into this folder.")
+        Path | None,
+        typer.Option(
+            help="Draw figures as SVG into this folder: all, or with --readme those it links to."
+        ),
     ] = None,
 ) -> None:
     """Print Markdown tables of all result files, put them into a README, or make a page of them.
@@ -33,20 +39,24 @@ def report(
     \b
     qfilters report
     qfilters report --readme README.md
+    qfilters report --readme docs/page.md --figures docs/figures
     qfilters report --html results.html
     """
     from ..errors import UsageError
     from ..files import atomic_write
-    from ..report import draw_figures, report_page, tables
+    from ..report import report_page, tables
 
+    readme = readme or []
+    for path in readme:
+        if not path.is_file():
+            raise UsageError(f"there is no file {path}")
     if check and not readme:
         raise UsageError("--check needs --readme: name the file to check")
     if html:
         atomic_write(html, report_page(results))
         note(f"written: {html}")
     if figures:
-        for path in draw_figures(results, figures):
-            note(f"drawn: {path}")
+        _draw(results, figures, readme, check)
     if readme:
         made = tables(results)
         for path in readme:
@@ -59,13 +69,24 @@ def report(
             note(f"there are no finished runs in {results}")
 
 
+def _draw(results: Path, folder: Path, pages: list[Path], check: bool) -> None:
+    from ..errors import QFiltersError
+    from ..report import draw_figures, pictures
+
+    if not check:
+        for path in draw_figures(results, folder, pages):
+            note(f"drawn: {path}")
+        return
+    for path, picture in pictures(results, folder, pages).items():
+        if not picture.drawn_in(path):
+            raise QFiltersError(f"{path} is stale: run this without --check")
+
+
 def _fill(path: Path, made: dict[str, str], check: bool) -> None:
-    from ..errors import QFiltersError, UsageError
+    from ..errors import QFiltersError
     from ..files import atomic_write
     from ..report import update_readme
 
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
     old = path.read_text(encoding="utf-8")
     new = update_readme(old, made)
     if check and new != old:

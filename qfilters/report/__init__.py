@@ -5,19 +5,29 @@ A pure function of the files: the same files give the same bytes. Runs nothing, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
+from ..errors import QFiltersError
+from ..pictures import Picture
 from ..results import sanitize
-from .blocks import update_readme
+from .blocks import linked_figures, update_readme
 from .claims import claims_table
 from .html import html_page
 from .kinds import pictures_of, tables_of
 from .runs import Run, read_evidence, read_runs
 from .tables import markdown
 
-__all__ = ["draw_figures", "html_page", "report_page", "shown", "tables", "update_readme"]
+__all__ = [
+    "draw_figures",
+    "html_page",
+    "pictures",
+    "report_page",
+    "shown",
+    "tables",
+    "update_readme",
+]
 
 CLAIMS = "claims"
 """The name of the block of claims."""
@@ -52,16 +62,60 @@ def report_page(results_root: str | Path) -> str:
     return html_page([*items, *others], claims_table(items) if items else None)
 
 
-def draw_figures(results_root: str | Path, folder: str | Path) -> Iterator[Path]:
-    """Draw every figure of all that is `shown` as `<name>-<figure>.svg`, and yield the paths.
+def pictures(
+    results_root: str | Path, folder: str | Path, pages: Sequence[str | Path] = ()
+) -> dict[Path, Picture]:
+    """Every figure of all that is `shown`, by its place `<folder>/<name>-<figure>.svg`.
+
+    With `pages`, Markdown files, only those that one of them links to. A link to a figure of an
+    item that was not measured yet counts for nothing.
+
+    Raises:
+        QFiltersError: a page links to a file in `folder` that is none of these figures.
+    """
+    runs = {sanitize(run.name): run for run in chain(*shown(results_root))}
+    made = {
+        f"{name}-{picture.name}.svg": picture
+        for name, run in runs.items()
+        if run.summary is not None
+        for picture in pictures_of(run)
+    }
+    names = _linked(pages, Path(folder), made, runs) if pages else made
+    return {Path(folder) / name: made[name] for name in names}
+
+
+def _linked(
+    pages: Sequence[str | Path],
+    folder: Path,
+    made: Mapping[str, Picture],
+    runs: Mapping[str, Run],
+) -> Iterator[str]:
+    for page in pages:
+        for name in linked_figures(Path(page), folder):
+            if name in made:
+                yield name
+            elif not _to_come(name, runs):
+                raise QFiltersError(f"{page} links to {folder / name}: no result has that figure")
+
+
+def _to_come(figure: str, runs: Mapping[str, Run]) -> bool:
+    """Whether it would be of an item that was not measured yet."""
+    # `ppl-1024-perplexity.svg` is of `ppl-1024`, even where there is a `ppl`.
+    names = [name for name in runs if figure.startswith(f"{name}-")]
+    return bool(names) and runs[max(names, key=len)].summary is None
+
+
+def draw_figures(
+    results_root: str | Path, folder: str | Path, pages: Sequence[str | Path] = ()
+) -> Iterator[Path]:
+    """Draw what `pictures` finds, and yield the paths.
 
     Raises:
         UsageError: matplotlib is missing.
+        QFiltersError: as `pictures`.
     """
-    for run in chain(*shown(results_root)):
-        if run.summary is not None:
-            for picture in pictures_of(run):
-                yield picture.write(Path(folder) / f"{sanitize(run.name)}-{picture.name}.svg")
+    for path, picture in pictures(results_root, folder, pages).items():
+        yield picture.write(path)
 
 
 def _text(run: Run) -> str:

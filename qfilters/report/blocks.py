@@ -1,19 +1,22 @@
-"""Blocks of a Markdown file that are filled from results; the rest of the file stays."""
+"""What a Markdown file shows of results: blocks that are filled from them, figures it links to."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from ..errors import UsageError
 
 _OPEN = re.compile(r"\s*<!-- results:(\S+) -->\s*")
 _CLOSE = re.compile(r"\s*<!-- /results -->\s*")
+_SVG = re.compile(r"\]\(([^()\s]+\.svg)\)")
 
 
 def update_readme(text: str, tables: Mapping[str, str]) -> str:
     """Replace what stands between `<!-- results:NAME -->` and `<!-- /results -->` lines.
 
+    The rest of the text stays.
     Raises UsageError for a NAME that `tables` lacks, and for a marker without its partner.
     """
     lines: list[str] = []
@@ -42,3 +45,11 @@ def update_readme(text: str, tables: Mapping[str, str]) -> str:
             f"line {opened[0]}: results:{opened[1]} is not closed by <!-- /results -->"
         )
     return "".join(lines)
+
+
+def linked_figures(page: Path, folder: Path) -> Iterator[str]:
+    """The names of the `.svg` files in `folder` that the page links to, relative to itself."""
+    for target in _SVG.findall(page.read_text(encoding="utf-8")):
+        path = page.parent / target
+        if path.parent.resolve() == folder.resolve():
+            yield path.name

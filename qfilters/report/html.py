@@ -17,13 +17,15 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 64rem; padding: 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 3rem; overflow-wrap: anywhere; }
 h2, h3 { line-height: 1.25; } h3 { font-size: 1rem; }
-nav ul { columns: 16rem; padding-left: 1.2rem; } nav li { overflow-wrap: anywhere; }
+nav ul { columns: 22rem; padding-left: 1.2rem; }
+nav li { break-inside: avoid; overflow-wrap: anywhere; }
+small { font-weight: normal; opacity: .75; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .7rem; text-align: right; }
 th { vertical-align: bottom; } th, td { white-space: nowrap; }
 th:first-child, td:first-child { background: Canvas; left: 0; position: sticky; text-align: left; }
-.words th, .words td { text-align: left; }
+.words th, .words td { text-align: left; vertical-align: top; }
 td.long { min-width: 14rem; text-align: left; white-space: normal; }
 .note, .made { font-size: .85rem; } .made { opacity: .85; overflow-wrap: anywhere; }
 code { font-family: ui-monospace, monospace; font-size: .92em; }
@@ -45,8 +47,11 @@ def html_page(runs: Iterable[Run], claims: Table | None = None) -> str:
         QFiltersError: a summary lacks what its kind must have.
     """
     runs = list(runs)
-    links = "".join(f'<li><a href="#{_id(run)}">{escape(run.name)}</a></li>\n' for run in runs)
-    judged = f"<h2>Claims, one by one</h2>\n{_table(claims)}" if claims else ""
+    links = '<li><a href="#claims">Claims, one by one</a></li>\n' if claims else ""
+    links += "".join(f'<li><a href="#{_id(run)}">{_title(run)}</a></li>\n' for run in runs)
+    judged = ""
+    if claims:
+        judged = f'<section id="claims">\n<h2>Claims, one by one</h2>\n{_table(claims)}</section>\n'
     with tempfile.TemporaryDirectory() as folder:
         sections = "".join(_section(run, Path(folder)) for run in runs)
     return f"""<!DOCTYPE html>
@@ -81,7 +86,12 @@ def _section(run: Run, folder: Path) -> str:
             for number, picture in enumerate(pictures_of(run))
         )
         body = "".join(map(_table, tables_of(run))) + figures + _made(run)
-    return f'<section id="{_id(run)}">\n<h2>{escape(run.name)}</h2>\n{body}</section>\n'
+    return f'<section id="{_id(run)}">\n<h2>{_title(run)}</h2>\n{body}</section>\n'
+
+
+def _title(run: Run) -> str:
+    title = run.title or f"qfilters {run.kind.replace('-', ' ')}"
+    return f"{escape(title)} <small>{escape(run.name)}</small>"
 
 
 def _made(run: Run) -> str:

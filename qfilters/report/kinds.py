@@ -24,6 +24,7 @@ from .studies import (
     geometry_pictures,
     geometry_tables,
     stability_pictures,
+    stability_tables,
 )
 from .tables import Table, plain_table
 
@@ -43,7 +44,7 @@ KINDS: dict[str, Kind] = {
     "study-chunks": Kind(chunks_tables, chunks_pictures),
     "study-budget": Kind(budget_tables),
     "study-geometry": Kind(geometry_tables, geometry_pictures),
-    "study-stability": Kind(pictures=stability_pictures),
+    "study-stability": Kind(stability_tables, stability_pictures),
 }
 """Kinds that are not here (`generate`, `bench_kernels`, ...) are plain tables."""
 

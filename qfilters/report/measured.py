@@ -24,7 +24,7 @@ def inspect_tables(summary: Summary) -> list[Table]:
 
 
 def inspect_pictures(run: Run) -> list[Picture]:
-    """The figures of `inspect --plots`."""
+    """The figures of `inspect --figures`."""
     return list(pictures(run.summary, run.model))
 
 
@@ -36,7 +36,8 @@ def ruler_tables(summary: Summary) -> list[Table]:
     note = (
         "Percent of the answers found, higher is better. [low, high]: 95 % interval over prompts. "
         "Sizes are rows kept, or (2x) context over rows kept. Last rows, read perfectly: what a "
-        "reader who finds everything in the last rows of that number would score."
+        "reader who finds everything in the last rows of that number would score. - qfilters: mean "
+        "difference to it at the same size, on the same prompts."
     )
     last = len(found) - 1
     return [Table(c, r, t, note if i == last else "") for i, (t, c, r) in enumerate(found)]
@@ -50,9 +51,9 @@ def ruler_pictures(run: Run) -> list[Picture]:
 def decode_tables(summary: Summary) -> list[Table]:
     """The table of `bench decode`."""
     note = (
-        "Ratios are medians over rounds in which all took turns, [low, high] their 95 % bootstrap "
-        "intervals: x first to the first row of the same context, x rotating to mlx-lm's "
-        "RotatingKVCache with as many rows."
+        "Speeds and ratios are medians over rounds in which all took turns, [low, high] 95 % "
+        "bootstrap intervals of the ratios: x first to the first row of the same context, x "
+        "rotating to mlx-lm's RotatingKVCache with as many rows. TTFT: one prefill each."
     )
     return [Table(*decode_cells(summary["rows"]), note=note)]
 

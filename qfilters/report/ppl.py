@@ -1,56 +1,65 @@
-"""What a perplexity run is shown as: methods down, budgets across, and curves."""
+"""What a perplexity run is shown as: methods down, a table per budget, and curves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import exp
 from typing import Any
 
 from ..figures import curves
 from ..pictures import Picture
-from ..stats import bootstrap_perplexity, gap_closed
+from ..stats import gap_closed, mean_t
 from .runs import Run
 from .tables import Table, interval
 
+METHOD = "qfilters"
 FALLBACK = ("qfilters_keysvd", "qfilters_keysvd(sign=-1)")
 BETTER = "`qfilters_keysvd`, the better sign of the two, known afterwards"
 
-Rows = Sequence[Mapping[str, Any]]
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+FULL, APART, GAP = "/ full", f"NLL - `{METHOD}`", "gap closed"
+MEANING = {
+    FULL: " / full: ratio to `none`, t interval of its logarithm over sequences.",
+    APART: f" NLL - `{METHOD}`: nat per token, below 0 is better; t interval over sequences.",
+    GAP: " gap closed: (fallback - method) / (fallback - full) in perplexity, fallback = "
+    f"`{FALLBACK[0]}` with sign 1.",
+}
 
 
 def ppl_tables(summary: Mapping[str, Any]) -> list[Table]:
-    """One table; an arm without a budget counts for every column.
+    """A table per budget; an arm without one stands in all of them.
 
-    Beside every perplexity: its ratio to the full cache's, where that was measured, and the share
-    of the gap between fallback and full cache that the arm closes, where both were.
+    Beside every perplexity, where what it is held against was measured: its ratio to the full
+    cache's, the paired difference of NLL to `qfilters` at the same budget, and the share of the
+    gap between fallback and full cache that the arm closes.
     """
     rows = summary["rows"]
     budgets = sorted({row["budget"] for row in rows if row["budget"] is not None}) or [None]
-    arms: dict[str, dict] = {}
-    for row in rows:
-        for budget in budgets if row["budget"] is None else [row["budget"]]:
-            arms.setdefault(f"`{row['method']}`", {}).setdefault(budget, []).append(row)
-    full = [row for row in rows if row["method"] == "none"][:1]
-    fallback = {row["budget"]: row for row in rows if row["method"] == FALLBACK[0]}
-    if better := _better_sign(rows):
-        arms[BETTER] = {budget: [row] for budget, row in better.items()}
-    columns = ["perplexity"]
-    for budget in budgets:
-        columns.append(f"budget {budget}" if budget else "no budget")
-        columns += ["/ full"] * bool(full and budget)
-        columns += ["gap closed"] * bool(full and fallback.get(budget))
-    body = []
-    for label, own in arms.items():
-        line = [label]
-        for budget in budgets:
-            here = own.get(budget, [])
-            line.append("; ".join(map(_perplexity, here)) or "-")
-            if full and budget:
-                line.append("; ".join(_ratio(row, full[0]) for row in here) or "-")
-            if full and budget in fallback:
-                gaps = (_gap(row, fallback[budget], full[0]) for row in here)
-                line.append("; ".join(gaps) or "-")
-        body.append([*line, "; ".join(sorted({_size(r) for rows in own.values() for r in rows}))])
-    return [Table([*columns, "n"], body, note=_note(rows, full, fallback))]
+    made = [_budget_table(rows, budget) for budget in budgets]
+    return [*made[:-1], replace(made[-1], note=_note(rows, made))]
+
+
+def _budget_table(rows: Rows, budget: int | None) -> Table:
+    here = [row for row in rows if row["budget"] in (None, budget)]
+    arms = {f"`{row['method']}`": row for row in here}
+    full, ours, worse = (arms.get(f"`{name}`") for name in ("none", METHOD, FALLBACK[0]))
+    both = [row for row in here if row["method"] in FALLBACK]
+    if len(both) == len(FALLBACK):
+        arms[BETTER] = min(both, key=lambda row: row["perplexity"])
+    columns: dict[str, Callable[[Row], str]] = {"perplexity": _perplexity}
+    if full and budget:
+        columns[FULL] = lambda row: _ratio(row, full)
+    if ours and len(arms) > 1:
+        columns[APART] = lambda row: _apart(row, ours)
+    if full and worse:
+        columns[GAP] = lambda row: _gap(row, worse, full)
+    sizes = "; ".join(sorted({_size(row) for row in here}))
+    title = f"budget {budget}, n {sizes}" if budget else f"no budget, n {sizes}"
+    body = [[label, *(show(row) for show in columns.values())] for label, row in arms.items()]
+    return Table(["method", *columns], body, title)
 
 
 def ppl_pictures(run: Run) -> list[Picture]:
@@ -75,62 +84,61 @@ def ppl_pictures(run: Run) -> list[Picture]:
     return [Picture("perplexity", title, curves, data)]
 
 
-def _better_sign(rows: Rows) -> dict:
-    """At every budget the arm of less perplexity, where both signs were measured."""
-    found: dict[Any, list] = {}
-    for row in rows:
-        if row["method"] in FALLBACK:
-            found.setdefault(row["budget"], []).append(row)
-    pairs = {budget: both for budget, both in found.items() if len(both) == len(FALLBACK)}
-    return {b: min(both, key=lambda row: row["perplexity"]) for b, both in pairs.items()}
-
-
-def _note(rows: Rows, full: Rows, fallback: Mapping) -> str:
+def _note(rows: Rows, made: Sequence[Table]) -> str:
     note = (
         "Lower is better. [low, high]: 95 % interval, bootstrap over whole sequences. "
         "n: sequences x predicted tokens."
     )
     if any(not row["evicted"] and row["budget"] is not None for row in rows):
         note += " *: nothing was evicted."
-    if full and any(row["budget"] for row in rows):
-        note += " / full: ratio to `none`, the same sequences drawn for both."
-    if full and fallback:
-        note += (
-            " gap closed: (fallback - method) / (fallback - full) in perplexity, fallback = "
-            "`qfilters_keysvd` with sign 1."
-        )
-    return note
+    shown = {name for table in made for name in table.columns}
+    return note + "".join(text for name, text in MEANING.items() if name in shown)
 
 
-def _perplexity(row: Mapping[str, Any]) -> str:
+def _perplexity(row: Row) -> str:
     star = "*" if row["budget"] is not None and not row["evicted"] else ""
     ends = interval(row["low"], row["high"], 2) or " [1 sequence: no interval]"
     return f"{row['perplexity']:.2f}{star}{ends}"
 
 
-def _ratio(row: Mapping[str, Any], full: Mapping[str, Any]) -> str:
+def nats_apart(ours: Row, other: Row) -> tuple[float, float | None, float | None]:
+    """Nat per token more than `other`, mean over sequences of one length, with its t interval."""
+    size = ours["n_tokens"] / ours["n_sequences"]
+    pairs = zip(ours["nll_sums"], other["nll_sums"], strict=True)
+    return mean_t([(a - b) / size for a, b in pairs])
+
+
+def _ratio(row: Row, full: Row) -> str:
     if row is full:
         return "1"
-    apart = [a - b for a, b in zip(row["nll_sums"], full["nll_sums"], strict=True)]
-    ends = bootstrap_perplexity(apart, _tokens(row))
-    return f"{row['perplexity'] / full['perplexity']:.3f}{interval(*ends, 3)}"
+    apart, low, high = nats_apart(row, full)
+    ends = "" if low is None else f" [{exp(low):.3f}, {exp(high):.3f}]"
+    return f"{exp(apart):.3f}{ends}"
 
 
-def _gap(row: Mapping[str, Any], worse: Mapping[str, Any], full: Mapping[str, Any]) -> str:
+def _apart(row: Row, ours: Row) -> str:
+    if row is ours:
+        return "0"
+    apart, low, high = nats_apart(row, ours)
+    ends = "" if low is None else f" [{low:+.4f}, {high:+.4f}]"
+    return f"{apart:+.4f}{ends}"
+
+
+def _gap(row: Row, worse: Row, full: Row) -> str:
     if row is full:
         return "100%"
     three = (row["nll_sums"], worse["nll_sums"], full["nll_sums"])
     share, low, high = gap_closed(*three, _tokens(row))
     if share is None:
         return "no gap"
-    ends = "" if low is None else f" [{low:.0%}, {high:.0%}]"
+    ends = "" if low is None or row is worse else f" [{low:.0%}, {high:.0%}]"
     return f"{share:.0%}{ends}"
 
 
-def _tokens(row: Mapping[str, Any]) -> list[int]:
+def _tokens(row: Row) -> list[int]:
     """Predicted tokens of every sequence; all rows of a run are equally long."""
     return [row["n_tokens"] // row["n_sequences"]] * row["n_sequences"]
 
 
-def _size(row: Mapping[str, Any]) -> str:
+def _size(row: Row) -> str:
     return f"{row['n_sequences']} x {row['n_tokens'] // row['n_sequences']}"

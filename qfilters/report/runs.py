@@ -15,8 +15,8 @@ from typing import Any
 from ..errors import QFiltersError
 
 PLAN = "evidence.json"
-"""Beside the folders of the models: item -> `command` that measures it, `variants` it consists of,
-and `runs`, variant -> `<model>/<run>`, of those measured so far."""
+"""Beside the folders of the models: item -> `title`, `command` that measures it, `variants` it
+consists of, and `runs`, variant -> `<model>/<run>`, of those measured so far."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Run:
             item that was not measured yet.
         commands: what to type to get the numbers.
         members: names of the folders it was read from.
+        title: of the item of evidence; a run that stands for itself has none.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Run:
     summary: Mapping[str, Any] | None
     commands: tuple[str, ...]
     members: tuple[str, ...] = ()
+    title: str = ""
 
 
 def read_runs(root: str | Path) -> list[Run]:
@@ -67,16 +69,21 @@ def read_evidence(root: str | Path, runs: list[Run]) -> list[Run]:
     Where an item has several runs, their rows stand together under the name of their variant.
 
     Raises:
-        QFiltersError: a run is named that is not there.
+        QFiltersError: a run is named that is not there, or a key is missing.
     """
     path = Path(root) / PLAN
     if not path.is_file():
         return []
-    by_place = {f"{run.model}/{run.name}": run for run in runs}
-    items = []
+    try:
+        return list(_items(path, {f"{run.model}/{run.name}": run for run in runs}))
+    except KeyError as error:
+        raise QFiltersError(f"{path} has no key {error}: run benchmarks/evidence.py") from error
+
+
+def _items(path: Path, by_place: Mapping[str, Run]) -> Iterator[Run]:
     for name, item in _load(path).items():
         if item["runs"].keys() < set(item["variants"]):
-            items.append(Run(name, "", "", None, (item["command"],)))
+            yield Run(name, "", "", None, (item["command"],), title=item["title"])
             continue
         parts = {}
         for variant in item["variants"]:
@@ -84,8 +91,7 @@ def read_evidence(root: str | Path, runs: list[Run]) -> list[Run]:
             if place not in by_place:
                 raise QFiltersError(f"{path}: {name} names {place}, which is no finished run")
             parts[variant] = by_place[place]
-        items.append(_together(name, parts))
-    return items
+        yield replace(_together(name, parts), title=item["title"])
 
 
 def _together(name: str, parts: Mapping[str, Run]) -> Run:

@@ -75,16 +75,48 @@ def geometry_pictures(run: Run) -> list[Picture]:
     ]
 
 
+def stability_tables(summary: Summary) -> list[Table]:
+    """Comparisons down: which filters, from how many tokens, how near."""
+    less, most = _less_text(summary)
+    others = [row for row in summary["rows"] if row["against"] != "most"]
+    lines = [("less text", f"{most} tokens", row) for row in less]
+    lines += [(row["against"], "as many tokens", row) for row in others]
+    body = [
+        [
+            name,
+            str(row["tokens"]),
+            against,
+            *(f"{row[key]:.4f}" for key in ("mean_cosine", "min_cosine")),
+            str(row["opposed"]),
+            f"{row['n_heads']} KV heads",
+        ]
+        for name, against, row in lines
+    ]
+    columns = ["filters of", "tokens", "held against", "mean cosine", "least", "opposed", "n"]
+    note = (
+        "Mean and least cosine over all KV heads of the model, which are no sample: no interval. "
+        "Opposed: heads with a cosine below 0."
+    )
+    return [Table(columns, body, note=note)]
+
+
 def stability_pictures(run: Run) -> list[Picture]:
     """Cosine to the filters of the most text against the tokens."""
-    rows = [row for row in run.summary["rows"] if row["against"] == "most"]
+    rows, most = _less_text(run.summary)
     series = {
         name: [(row["tokens"], row[key], None, None) for row in rows]
         for name, key in (("mean over KV heads", "mean_cosine"), ("least", "min_cosine"))
     }
     data = {"series": series, "x": "tokens", "y": "cosine", "log_x": True}
-    title = f"Filters of {run.model} from less text against those from the most"
+    title = f"Filters of {run.model} from less text against those from {most} tokens"
     return [Picture("stability", title, curves, data)] if rows else []
+
+
+def _less_text(summary: Summary) -> tuple[list[Mapping[str, Any]], int]:
+    """The rows of fewer tokens than the most, and the most: against itself the cosine is 1."""
+    rows = [row for row in summary["rows"] if row["against"] == "most"]
+    most = max((row["tokens"] for row in rows), default=0)
+    return [row for row in rows if row["tokens"] < most], most
 
 
 def budget_tables(summary: Summary) -> list[Table]:
@@ -109,7 +141,7 @@ def budget_tables(summary: Summary) -> list[Table]:
                     f"`{row['method']}`",
                     _span(row["kept_least"], row["kept_most"]),
                     str(row["offset"]),
-                    str(row["drift"]),
+                    str(row["offset_error"]),
                     f"{row['keys_changed']} of {row['keys_checked']}",
                     f"{row['dense_difference']:.1e}",
                 ]
@@ -117,16 +149,21 @@ def budget_tables(summary: Summary) -> list[Table]:
             ],
             f"{prefill} tokens and {decode} one by one, budget {budget}, "
             f"{rows[0]['n_layers']} layers",
-            note,
+            note if number == len(cases) else "",
         )
-        for (prefill, decode, budget), rows in cases.items()
+        for number, ((prefill, decode, budget), rows) in enumerate(cases.items(), start=1)
     ]
 
 
 def geometry_tables(summary: Summary) -> list[Table]:
     """One table per kind of keys: arms down, lengths and budgets across."""
     made = []
-    for keys in dict.fromkeys(row["keys"] for row in summary["rows"]):
+    note = (
+        "[low, high]: 95 % interval over random seeds; in round brackets the error of the output. "
+        "The better sign is chosen afterwards, which alone lifts it above chance."
+    )
+    kinds = list(dict.fromkeys(row["keys"] for row in summary["rows"]))
+    for keys in kinds:
         rows = [row for row in summary["rows"] if row["keys"] == keys]
         sizes = list(dict.fromkeys((row["length"], row["budget"]) for row in rows))
         arms: dict[str, dict] = {}
@@ -138,11 +175,7 @@ def geometry_tables(summary: Summary) -> list[Table]:
             body.append([arm, *(_retained(row) for row in cells), _cosines(own.values())])
         columns = ["attention retained", *(f"{b} of {n}" for n, b in sizes), "cosine to axis"]
         title = f"{keys} keys, n {rows[0]['n_seeds']} random seeds x {rows[0]['n_heads']} heads"
-        note = (
-            "[low, high]: 95 % interval over random seeds; in round brackets the error of the "
-            "output. The better sign is chosen afterwards, which alone lifts it above chance."
-        )
-        made.append(Table(columns, body, title, note))
+        made.append(Table(columns, body, title, note if keys == kinds[-1] else ""))
     return made
 
 
