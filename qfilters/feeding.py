@@ -7,7 +7,9 @@ import mlx.core as mx
 from .platform import default_prefill_step_size
 
 
-def feed(model, caches: list, tokens: Sequence[int], step_size: int | None = None) -> None:
+def feed(
+    model, caches: list, tokens: Sequence[int], step_size: int | None = None, rows: int = 1
+) -> None:
     """Run tokens through caches, each step evaluated before the next.
 
     The logits are never evaluated, so the output head costs nothing: a fifth of a small model.
@@ -18,8 +20,10 @@ def feed(model, caches: list, tokens: Sequence[int], step_size: int | None = Non
             attention.
         tokens: ids of one sequence.
         step_size: tokens per forward pass; None means the platform's default.
+        rows: of the batch, which all get the same tokens.
     """
-    step, row = step_size or default_prefill_step_size(), mx.array(tokens)[None]
+    step = step_size or default_prefill_step_size()
+    batch = mx.broadcast_to(mx.array(tokens), (rows, len(tokens)))
     for start in range(0, len(tokens), step):
-        model(row[:, start : start + step], cache=caches)
+        model(batch[:, start : start + step], cache=caches)
         mx.eval([c.state for c in caches], [getattr(c, "statistics", []) for c in caches])

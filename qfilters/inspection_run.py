@@ -11,7 +11,7 @@ from .geometry import observations
 from .methods import Method
 from .session import Session
 
-# The last quarter of each text is what the methods cannot see and are judged by.
+# The last quarter of each text is what the methods cannot see.
 LATER_SHARE = 4
 
 

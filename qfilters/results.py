@@ -6,6 +6,7 @@ a file; a number that may be missing is null.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -121,6 +122,7 @@ def open_run(
     inputs: hashes of the text, the filters and the model. They are part of the id, because of
         paths only the last part is, and stand in config.yaml as comments.
     An existing folder is continued with `resume`, replaced with `overwrite`, else QFiltersError.
+    Until the process ends no other one can open it.
     """
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other: give one")
@@ -128,6 +130,7 @@ def open_run(
     folder = RunFolder(Path(root) / sanitize(model) / f"{command}-{run}", run)
     with writing(folder.path):
         if overwrite and folder.path.exists():
+            _hold(folder.path)
             shutil.rmtree(folder.path)
         folder.path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -139,10 +142,29 @@ def open_run(
                     f"{folder.path} holds {state} of this configuration: continue it with "
                     "--resume or replace it with --overwrite"
                 ) from None
-            _drop_torn_lines(folder.path.glob("*.jsonl"))
+        _hold(folder.path)
+        _drop_torn_lines(folder.path.glob("*.jsonl"))
     if not (folder.path / "config.yaml").is_file():
         atomic_write(folder.path / "config.yaml", _config_text(config, inputs or {}))
     return folder
+
+
+_held: dict[Path, int] = {}
+
+
+def _hold(path: Path) -> None:
+    """Lock a folder until the process ends: two that write into one would mix their results."""
+    if path in _held:
+        os.close(_held.pop(path))
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise QFiltersError(f"{path} is being written by another process: wait for it") from None
+    except OSError:
+        pass  # a file system without locks
+    _held[path] = handle
 
 
 def run_id(config: Mapping[str, Any]) -> str:

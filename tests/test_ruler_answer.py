@@ -8,10 +8,11 @@ from recorded import llama, small, tokens
 from streams import plain_caches
 
 from qfilters import Arm, calibrate, prefill
+from qfilters.batches import arm_batches
 from qfilters.errors import ModelError, UsageError
 from qfilters.methods import METHODS, make_method
 from qfilters.prompt_cache import make_prompt_cache
-from qfilters.ruler.answer import answer_arms, answer_stream, greedy
+from qfilters.ruler.answer import answer_arms, answer_streams, greedy
 
 N = 60
 IDS = tokens(N + 12, seed=3)[0].tolist()
@@ -151,14 +152,34 @@ def test_a_batch_is_no_larger_than_its_limit(done):
 
 
 def test_a_stream_answers_as_generation_under_the_budget_does(model, filters):
-    options = {"method": "qfilters", "budget": 24, "filters": filters}
-    answer = answer_stream(model, CONTEXT, REST, LIMIT, set(), step_size=16, **options)
-    caches = make_prompt_cache(model, **options)
+    arm = Arm(make_method("qfilters"), 24)
+    (answer,) = answer_streams(
+        model, [arm], CONTEXT, REST, LIMIT, set(), step_size=16, filters=filters
+    )
+    caches = make_prompt_cache(model, "qfilters", 24, filters=filters)
     steps = generate_step(
         mx.array(IDS), model, max_tokens=LIMIT, prompt_cache=caches, prefill_step_size=16
     )
     assert answer.tokens == [token for token, _ in steps]
     assert (answer.kept, answer.seen) == (24, len(IDS) - 1)
+
+
+@pytest.mark.parametrize("budget", [24, len(IDS) + 8, len(IDS) + LIMIT])
+def test_streams_together_say_what_each_says_alone(model, filters, budget):
+    """At the middle budget rows go while an answer is given, unless it ended before."""
+    arms_here = [a for a in arms(budget) if not a.method.needs_future]
+    how = {"step_size": 16, "filters": filters}
+    (free,) = answer_streams(model, arms_here[:1], CONTEXT, REST, LIMIT, set(), **how)
+    eos, found = {free.tokens[3]}, {}
+    for batch in arm_batches(model, arms_here, len(IDS) + LIMIT):
+        together = answer_streams(model, batch, CONTEXT, REST, LIMIT, eos, **how)
+        for arm, answer in zip(batch, together, strict=True):
+            assert [answer] == answer_streams(model, [arm], CONTEXT, REST, LIMIT, eos, **how)
+            found[arm.method.name] = answer
+    assert found["knorm"].evicted == (len(IDS) + len(found["knorm"].tokens) > budget)
+    assert found["qfilters"].finish == "stop" and not found["none"].evicted
+    if budget == 24:
+        assert max(map(len, arm_batches(model, arms_here, len(IDS) + LIMIT))) > 10
 
 
 def test_greedy_feeds_the_same_tokens_to_every_row(model):

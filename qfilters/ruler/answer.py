@@ -1,13 +1,16 @@
-"""Greedy answers of many arms from one prefill, many to a batch. Knows tokens, no tasks."""
+"""Greedy answers of many arms, from one prefill or as streams, many to a batch. Knows no tasks."""
 
 from dataclasses import dataclass
 
 import mlx.core as mx
 
+from ..batches import make_arms_cache, sort_arms
+from ..cache import EvictingKVCache
 from ..feeding import feed
+from ..filters import Filters
 from ..fork import Arm, Prefill
 from ..forked_cache import batch_rows
-from ..prompt_cache import account, make_prompt_cache
+from ..prompt_cache import make_prompt_cache
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,20 @@ class Answer:
 
 
 def greedy(
-    model, caches: list, tokens: list[int], rows: int, max_tokens: int, eos: set[int]
+    model,
+    caches: list,
+    tokens: list[int],
+    rows: int,
+    max_tokens: int,
+    eos: set[int],
+    leave: bool = True,
 ) -> list[tuple[list[int], str]]:
     """Feed the same tokens to every batch row, then continue each until it ends by itself.
 
     Args:
         caches: with a batch of `rows`.
         eos: ids that end an answer.
+        leave: arms that ended leave the batch; `ArmsKVCache` cannot do without a row.
 
     Returns:
         New ids and how it ended, for every row.
@@ -65,7 +75,7 @@ def greedy(
         if len(ended) == rows or step == max_tokens - 1:
             break
         going = [i for i, arm in enumerate(alive) if arm not in ended]
-        if 2 * len(going) <= len(alive):
+        if leave and 2 * len(going) <= len(alive):
             alive = [alive[i] for i in going]
             following = following[mx.array(going)]
             caches = batch_rows(caches, going)
@@ -93,26 +103,40 @@ def answer_arms(
     return [answers[arm] for arm in arms]
 
 
-def answer_stream(
+def answer_streams(
     model,
+    arms: list[Arm],
     context: list[int],
     rest: list[int],
     max_tokens: int,
     eos: set[int],
     *,
     step_size: int | None = None,
-    **cache_options,
-) -> Answer:
-    """One arm as it is deployed: the budget holds after every forward pass, question included.
+    filters: Filters | None = None,
+    use_kernel: bool | None = None,
+) -> list[Answer]:
+    """Arms as they are deployed: the budget holds after every forward pass, question included.
 
     Args:
+        arms: of one batch, as `batches.arm_batches` puts them together.
         step_size: prompt tokens per forward pass; None means the platform's default.
-        cache_options: as `make_prompt_cache` takes them.
+        use_kernel: as `make_prompt_cache`, for an arm alone; several take the reference.
     """
-    caches = make_prompt_cache(model, **cache_options)
-    prompt = context + rest
-    feed(model, caches, prompt[:-1], step_size)
-    held = account(caches)
-    ((said, finish),) = greedy(model, caches, prompt[-1:], 1, max_tokens, eos)
-    evicted = account(caches)["rows_evicted"] > 0
-    return Answer(said, finish, held["tokens_kept"], held["tokens_seen"], evicted)
+    prompt, ordered = context + rest, sort_arms(arms)
+    if len(arms) > 1:
+        caches = make_arms_cache(model, ordered, filters)
+    else:
+        arm = arms[0]
+        options = (arm.method, arm.budget, arm.sinks, arm.recent)
+        caches = make_prompt_cache(model, *options, filters, use_kernel=use_kernel)
+    feed(model, caches, prompt[:-1], step_size, len(arms))
+    ours = [cache for cache in caches if isinstance(cache, EvictingKVCache)]
+    seen, kept = ours[0].tokens_seen, sum(cache.tokens_kept for cache in ours) / len(ours)
+    given = greedy(model, caches, prompt[-1:], len(arms), max_tokens, eos, leave=len(arms) == 1)
+    answers = {}
+    for arm, (said, finish) in zip(ordered, given, strict=True):
+        # The last token of an answer that was cut off is not fed any more.
+        fed = len(prompt) + len(said) - (finish == "length")
+        evicted = any(cache.budget is not None and cache.budget < fed for cache in ours)
+        answers[arm] = Answer(said, finish, kept, seen, evicted)
+    return [answers[arm] for arm in arms]

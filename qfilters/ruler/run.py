@@ -1,17 +1,19 @@
 """Every arm answers every sample; each answer is one plain row. Knows no files.
 
 Mode `after_prefill`: the context runs once, densely, and all arms choose from that run. Mode
-`stream`: every arm runs the whole prompt under its budget, as it is deployed.
+`stream`: every arm runs the whole prompt under its budget, as it is deployed; arms that keep as
+many rows share their forward passes, unless fused kernels are insisted on.
 """
 
 import time
 from collections.abc import Collection, Iterable, Iterator
 
+from ..batches import arm_batches
 from ..filters import Filters
 from ..fork import Arm, prefill
 from ..methods import Method
 from . import TASKS, Options, Sample, generate
-from .answer import Answer, answer_arms, answer_stream
+from .answer import Answer, answer_arms, answer_streams
 from .baselines import copy, window
 from .contest import Contest, Size, label
 from .prompt import Encoded, PromptFormat
@@ -77,16 +79,14 @@ def _forked(model, prompts, sample, made, contest, arms, filters) -> dict[Arm, A
 
 def _stream(model, prompts, sample, made, contest, arms, filters) -> dict[Arm, Answer]:
     eos, limit = prompts.tokenizer.eos_token_ids, sample.max_new_tokens
+    how = {"step_size": contest.step_size, "filters": filters, "use_kernel": contest.use_kernel}
+    together = [[arm] for arm in arms]
+    if not contest.use_kernel:
+        together = arm_batches(model, arms, len(made.context) + len(made.rest) + limit)
     answers = {}
-    for arm in arms:
-        options = {"method": arm.method, "sinks": arm.sinks, "recent": arm.recent}
-        if arm.method.evicts:
-            options |= {"budget": arm.budget, "use_kernel": contest.use_kernel}
-        if arm.method.needs_filters:
-            options["filters"] = filters
-        answers[arm] = answer_stream(
-            model, made.context, made.rest, limit, eos, step_size=contest.step_size, **options
-        )
+    for batch in together:
+        given = answer_streams(model, batch, made.context, made.rest, limit, eos, **how)
+        answers |= zip(batch, given, strict=True)
     return answers
 
 
