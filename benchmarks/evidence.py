@@ -4,7 +4,7 @@
     python benchmarks/evidence.py --list         # names, states, estimated minutes
     python benchmarks/evidence.py recent budget  # these only
 
-All of it takes about an hour and a quarter on 2 cores. On a CPU a run keeps one core busy, so two
+All of it takes about an hour and a half on 2 cores. On a CPU a run keeps one core busy, so two
 go side by side; where times are what is measured, nothing else runs. Which runs belong to which
 table is kept in artifacts/results/evidence.json, where `qfilters report` finds them by name. Run
 it from the root of a checkout.
@@ -52,7 +52,9 @@ class Item(NamedTuple):
 
 
 # Texts x tokens x arms. RULER: what a prompt costs with the answers of all its arms, in the tokens
-# that a prefill takes in as long: about 2500 of 1024 tokens and 15 arms (measured), fewer for 9.
+# that a prefill takes in as long: about 2500 of 1024 tokens and 16 arms, 2200 with 11 (measured).
+# From sequences of 1024 tokens, and of 4096: see artifacts/README.md.
+FILTERS = ("smollm2-135m", "4096-smollm2-135m")
 ONE_BY_ONE = 7  # what a token costs that has a forward pass to itself, in those of a prefill
 ITEMS = (
     Item("geometry", "Synthetic heads, with drift and without", "study geometry", 0),
@@ -83,16 +85,26 @@ ITEMS = (
     Item(
         "ruler-hard", "Tracing, counting and two-hop questions, 1024 tokens", "ruler", 4 * 5 * 2500
     ),
-    Item("niah-1024", "Needles, 1024 tokens", "ruler", 8 * 5 * 2500),
+    Item("niah-1024", "Needles, 1024 tokens", "ruler", 8 * 5 * 2200),
     Item(
         "vt-chunks",
         "Variable tracking by prefill chunk",
         "ruler",
-        3 * 5 * 3 * (1024 + 100),
+        3 * 5 * 2 * (1024 + 200),
         tuple(f"--prefill-step-size {n}" for n in (1024, 256, 64)),
     ),
     Item(
         "stability", "Filters from less and from other text", "study stability", (38 + 3 * 2) * 1024
+    ),
+    *(
+        Item(
+            f"reach-{length}",
+            f"Filters from longer sequences, texts of {length} tokens",
+            "ppl",
+            2 * 3 * 4 * length,
+            tuple(f"--filters artifacts/filters/{name}.npz" for name in FILTERS),
+        )
+        for length in (1024, 3500)
     ),
     Item("ppl-3500", "Perplexity of 3500 tokens", "ppl", 34 * 3500),
     Item(
@@ -101,7 +113,7 @@ ITEMS = (
         "ruler",
         4 * 5 * 4500,
     ),
-    Item("niah-2048", "Needles, 2048 tokens", "ruler", 8 * 5 * 4500),
+    Item("niah-2048", "Needles, 2048 tokens", "ruler", 8 * 5 * 4000),
 )
 
 

@@ -102,6 +102,8 @@ def open_generation(session: Session, method: Method, command: list[str]) -> Gen
         chat_template_config=s.chat_template_config,
     )
     (budget,) = s.budgets_for(len(prompt))
+    if method.needs_filters:
+        session.note_reach(len(prompt) + s.max_tokens)
     caches = make_prompt_cache(
         session.model,
         method=method,

@@ -25,20 +25,28 @@ def pictures(document: dict, name: str) -> Iterator[Picture]:
         title = f"Mean projection of the queries of {name} on their filter ({n})"
         data = _map(found["projection_by_layer"], "query head", "q . filter")
         yield Picture("projection", title, heat_map, data)
+        title = f"Projection of the mean key of {name} on its filter ({found['n_texts']} texts)"
+        data = _map(found["keys_by_layer"], "KV head", "mean k . filter")
+        yield Picture("keys", title, heat_map, data)
     rows = document.get("rank_correlation", [])
     counted = [row for row in rows if not row["skipped"]]
     for row in counted:
         title = f"{row['method']} against attention received, {name} ({row['n_texts']} texts)"
         data = _map(row["by_layer"], "KV head", "rank correlation", (-1, 1))
         yield Picture(f"correlation_{sanitize(row['method'])}", title, heat_map, data)
-    if counted:
-        n = f"{counted[0]['n_heads']} KV heads, {counted[0]['n_texts']} texts"
-        data = {
-            "values": {r["method"]: (r["correlation"], r["low"], r["high"]) for r in counted},
-            "x": "Spearman correlation, mean over KV heads",
-        }
-        title = f"Rank correlation of score and attention received, {name} ({n})"
-        yield Picture("correlation", title, bars, data)
+    for key, prefix, who in (
+        ("correlation", "", "from all queries after a row"),
+        ("later", "later_", "from tokens after the context"),
+    ):
+        if counted:
+            n = f"{counted[0]['n_heads']} KV heads, {counted[0]['n_texts']} texts"
+            ends = (f"{prefix}low", f"{prefix}high")
+            data = {
+                "values": {r["method"]: tuple(r[k] for k in (key, *ends)) for r in counted},
+                "x": "Spearman correlation, mean over KV heads",
+            }
+            title = f"Rank correlation of score and attention {who}, {name} ({n})"
+            yield Picture(key, title, bars, data)
     if rows := document.get("retained_mass"):
         series: dict[str, list] = {}
         for row in rows:

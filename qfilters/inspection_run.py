@@ -34,6 +34,7 @@ def measure(session: Session, methods: Sequence[Method]) -> dict:
     rows, corpus = session.rows("evaluation")
     filters = session.filters
     session.note_own_text(corpus, "inspected")
+    session.note_reach(max(map(len, rows)))
     facts = {"budgets": s.budget, "sinks": s.sinks, "recent": s.recent}
     facts["later"] = max(1, s.sequence_length // LATER_SHARE)
     watch, texts = session.watch("inspecting", len(rows)), []

@@ -133,6 +133,8 @@ def evaluate_arms(
 def predict(model, caches: list, tokens: mx.array, step_size: int) -> Iterator[np.ndarray]:
     """Feed token ids `[B, N]`, `step_size` of each row at a time.
 
+    The cross entropy is mlx-lm's: on a CPU its float32 sum over the vocabulary loses 1e-4 nat.
+
     Yields:
         Of every step the NLL (nat) of the tokens predicted in it, `[B, n]` float64; all tokens of a
         row but the first are predicted once.

@@ -145,6 +145,17 @@ class Session:
             text = f"the filters were calibrated on the text they are {what} on, {corpus['name']}"
             warnings.warn(text, QFiltersWarning, stacklevel=3)
 
+    def note_reach(self, tokens: int) -> None:
+        """Warn when texts of `tokens` tokens go beyond the positions the filters were made at."""
+        made = self.filters.metadata.get("sequence_length")
+        if made and tokens > made:
+            text = (
+                f"the filters were made from sequences of up to {made} tokens, this goes to "
+                f"{tokens}: the rotary embedding turns queries with their position, so filters "
+                f"from longer ones rank better (qfilters calibrate --sequence-length {tokens})"
+            )
+            warnings.warn(text, QFiltersWarning, stacklevel=3)
+
     def _auto_calibrate(self, wanted, tried):
         from .config import resolve
 

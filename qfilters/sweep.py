@@ -55,6 +55,7 @@ def open_sweep(session: Session, methods: list[Method], command: list[str]) -> S
     if needs_filters:
         inputs["filters_sha256"] = filters_sha256(session.filters)
         session.note_own_text(corpus, "measured")
+        session.note_reach(max(map(len, rows)))
     repeated = repetition(rows)
     if repeated > MANY_REPEATS:
         text = (

@@ -9,6 +9,7 @@ from qfilters.report import report_page, tables
 from qfilters.report.claims import CLAIMS, claims_table
 from qfilters.report.ppl import FALLBACK
 from qfilters.report.runs import Run, read_evidence, read_runs
+from qfilters.report.verdicts import CannotJudge
 from qfilters.ruler.summary import ALL
 
 
@@ -133,14 +134,13 @@ CASES = {  # a word of the claim -> summaries for: holds, does not, undecided
         ppl(15, 16, others=["knorm"]),
         wide("knorm"),
     ),
-    "Without a recent window": (
-        recents(9.0, 5.0, 5.1),
-        recents(5.2, 5.0, 5.1),
-        recents(9, 5, 6, texts=1),
-    ),
+    **{
+        text: (recents(9.0, 5.0, 5.1), recents(5.2, 5.0, 5.1), recents(9, 5, 6, texts=1))
+        for text in ("Without a recent window", "The same with 32 tokens")
+    },
     "quarter of the budget": (recents(9, 5, 6), recents(9, 5, 4.9), recents(9, 5, 6, texts=1)),
     "kept set": (chunked(2, 0.5), chunked(1, 0.5), None),
-    "direction does": (chunked(2, 0.5), chunked(2, 0.95), chunked(2, 0.5, texts=1)),
+    "direction of the fallback": (chunked(2, 0.5), chunked(2, 0.95), chunked(2, 0.5, texts=1)),
     "keep equally much": (budgeted(), budgeted(kept_most=9), None),
     "Nothing drifts": (budgeted(), budgeted(keys_changed=1), None),
     **{
@@ -154,6 +154,7 @@ CASES = {  # a word of the claim -> summaries for: holds, does not, undecided
             ("knorm", "the norm"),
             ("streaming_llm", "sinks"),
             ("snapkv", "SnapKV"),
+            ("random", "rows kept by lot"),
         )
     },
     **{
@@ -227,10 +228,10 @@ LACKING = {
     "arm": ("beat the fallback", wide("knorm")),
     "recent": ("Without a recent window", {"rows": recents(9, 5, 5)["rows"][2:]}),
     "quarter": ("quarter of the budget", {"rows": recents(9, 5, 5)["rows"][:2]}),
-    "pairs": ("1024 tokens: more are found than with the norm", paired(1, 5, 9, other="random")),
+    "pairs": ("1024 tokens: more are found than with the norm", paired(1, 5, 9, other="h2o")),
     "knorm": ("better than the norm", {"rank_correlation": inspected()["rank_correlation"][:1]}),
     "chunks": ("kept set", {"rows": made.CHUNKS[:1]}),
-    "learned": ("direction does", {"rows": [made.CHUNKS[0]]}),
+    "learned": ("direction of the fallback", {"rows": [made.CHUNKS[0]]}),
     "other text": ("halves of one corpus", {"rows": [{"against": "most"}]}),
     "random": ("better sign", {"rows": shaped()["rows"][:-1]}),
     "control": ("better sign", {"rows": shaped()["rows"][-2:]}),
@@ -261,6 +262,14 @@ def test_a_model_that_cannot_do_the_task_tells_nothing():
     assert row[2:] == ["cannot be judged", found]
 
 
+def test_a_hit_is_a_hit_whatever_the_full_cache_scores():
+    hard = {"discriminative": False, "ceiling": 20.0}
+    claim = "Chains of variables score 0 at every budget, 1024"
+    assert judge(claim, ruled("vt", 16, 60, **hard))[0] is False
+    with pytest.raises(CannotJudge, match="the full cache fails too"):
+        judge(claim, ruled("vt", 0, 60, **hard))
+
+
 def test_every_claim_is_tried_here_or_says_why_not():
     tried = [claim for claim in CLAIMS if any(word in claim.text for word in CASES)]
     rest = [claim for claim in CLAIMS if claim not in tried]
@@ -285,7 +294,7 @@ def test_the_table_says_what_was_not_measured(tmp_path):
     drifts = verdicts["Nothing drifts: survivors keep their rotation"]
     found = "offset off by 0, 0 of 32 stored keys changed, 1e-07 to a dense run's, threshold 1e-2"
     assert drifts == ["confirmed", f"{found} (`budget`)"]
-    window = verdicts["Without a recent window perplexity is much worse"]
+    window = verdicts["Without a recent window perplexity is much worse, one token per step"]
     assert window == ["not measured yet", "`recent-exact`"]
     assert "| not testable here | needs a 70B model" in tables(tmp_path)["claims"]
     assert "Claims, one by one" in report_page(tmp_path)

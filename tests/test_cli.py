@@ -218,6 +218,26 @@ def test_missing_filters_are_calibrated_with_a_note(cli, tmp_path):
     assert "note: no filters" not in cli(*words).stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ppl", "--num-samples", "2", "--method", "qfilters", "--budget", "24"],
+        ["inspect", "--num-samples", "2", "--data-path", "builtin", "--budget", "24"],
+        ["ruler", "--num-samples", "1", "--task", "niah_single_1", "--length", "512"],
+        ["generate", "--max-tokens", "64"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_texts_longer_than_those_of_the_filters_are_noted(cli, words):
+    cli("calibrate", "--sequence-length", "64", "--overwrite")
+    said = "note: the filters were made from sequences of up to 64 tokens, this goes to "
+    length = ["--sequence-length", "65"] if words[0] in ("ppl", "inspect") else []
+    assert said in " ".join(cli(*words, *length, "--no-save").stderr.split())
+    if length:
+        same = cli(*words, "--sequence-length", "64", "--no-save")
+        assert "made from sequences" not in " ".join(same.stderr.split())
+
+
 def test_filters_of_another_model_are_refused(cli, artifact, tmp_path):
     import mlx.core as mx
     import tiny

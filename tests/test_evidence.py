@@ -60,7 +60,7 @@ def test_every_item_has_settings_that_resolve_and_every_file_is_an_item(evidence
     for item in evidence.ITEMS:
         for variant in item.variants:
             words = variant.split()
-            flags = {words[0].strip("-").replace("-", "_"): int(words[1])} if words else {}
+            flags = dict([words[0].strip("-").replace("-", "_"), value] for value in words[1:])
             path = ROOT / evidence.CONFIGS / f"{item.name}.yaml"
             checked(item.command, path, flags)
             assert yaml.safe_load(path.read_text()), path

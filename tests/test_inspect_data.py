@@ -99,12 +99,13 @@ def test_figures_are_drawn_from_the_document_alone(inspect, document, tmp_path):
     folder = Path(re.search("^kept in (.*)$", said, re.MULTILINE)[1])
     names = {path.name for path in folder.glob("*.png")}
     maps = {f"correlation_{n}.png" for n in ("qfilters", "knorm", "random")}
-    assert names > maps | {"correlation.png", "retained.png", "cosine.png", "projection.png"}
-    assert len(names) == 8 and all(f"drawn {folder / name}" in said for name in names)
+    assert names > maps | {"correlation.png", "later.png", "retained.png", "cosine.png"}
+    assert names > {"projection.png", "keys.png"}
+    assert len(names) == 10 and all(f"drawn {folder / name}" in said for name in names)
     again = [
         picture.write(tmp_path / f"{picture.name}.png") for picture in pictures(document, "tiny")
     ]
-    assert len(again) == 7
+    assert len(again) == 9
     for path in again:
         assert path.read_bytes() == (folder / path.name).read_bytes()
 

@@ -16,7 +16,7 @@ RESULTS = ROOT / "artifacts" / "results"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 FIGURES = ROOT / "docs" / "figures"
 DRAWN = {  # of every item that has figures, what its kind draws on the embedded model
-    "inspect": {"projection", "correlation", "correlation_qfilters", "retained"},
+    "inspect": {"projection", "keys", "correlation_qfilters", "later", "retained"},
     "geometry": {"retained_drift_64", "retained_isotropic_64"},
     "stability": {"stability"},
     "chunks": {"overlap"},
@@ -102,7 +102,7 @@ def test_pages_get_the_figures_they_link_to(site):
     assert report(site, "--readme", str(site)).exit_code == 0
     assert [path.name for path in (site.parent / "figures").iterdir()] == ["short-perplexity.svg"]
     assert report(site, figures="all").exit_code == 0
-    assert len(list((site.parent / "all").iterdir())) == 5
+    assert len(list((site.parent / "all").iterdir())) == 7
 
 
 def test_a_stale_figure_is_found_without_drawing(site, monkeypatch):

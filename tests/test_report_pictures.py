@@ -71,7 +71,10 @@ def test_decode(runs):
 
 def test_inspect(runs):
     data = data_of(runs["inspect"])
-    assert data.keys() == {"projection", "correlation_knorm", "correlation", "retained"}
+    names = {"projection", "keys", "correlation_knorm", "correlation", "later", "retained"}
+    assert data.keys() == names
+    assert data["keys"]["values"] == [(-1.0, 1.0)]
+    assert data["later"]["values"] == {"knorm": (0.45, 0.35, 0.55)}
     assert data["projection"]["values"] == [(1.0, 3.0), (2.0, 4.0)], "heads down, layers across"
     assert data["correlation_knorm"]["values"] == [(0.5, None)]
     assert data["correlation"]["values"] == {"knorm": (0.5, 0.4, 0.6)}

@@ -93,18 +93,21 @@ CLAIMS = (
     ),
     Claim(
         "port",
-        "Without a recent window perplexity is much worse",
+        "Without a recent window perplexity is much worse, one token per step",
         "recent-exact",
         arms.recent,
     ),
+    Claim("port", "The same with 32 tokens per step", "recent", arms.recent),
     Claim("port", "A recent window of a quarter of the budget is best", "recent", arms.quarter),
-    Claim("port", "The kept set of a stream does not depend on prefill chunks", "chunks", j.chunks),
-    Claim("port", "The fallback's direction does", "chunks", j.direction),
+    Claim(
+        "port", "For given keys the kept set does not depend on prefill chunks", "chunks", j.chunks
+    ),
+    Claim("port", "The direction of the fallback does", "chunks", j.direction),
     Claim("port", "All arms keep equally much and report the true position", "budget", j.equal),
     Claim("port", "Nothing drifts: survivors keep their rotation", "budget", j.undrifted),
     *(
         Claim(
-            "paper fig. 6",
+            "control" if other == "random" else "paper fig. 6",
             f"Needles in {length} tokens: more are found than with {words}",
             f"niah-{length}",
             arms.ahead(other),
@@ -114,6 +117,7 @@ CLAIMS = (
             ("knorm", "the norm"),
             ("streaming_llm", "sinks and last rows"),
             ("snapkv", "SnapKV"),
+            ("random", "rows kept by lot"),
         )
     ),
     *(

@@ -72,7 +72,7 @@ def noise(summary: Summary) -> Judged:
     least, most = wilson(right, len(heads))
     better = low > 0 or least > 0.5
     numbers = (
-        f"{found['method']} {mean:+.3f} [{low:+.3f}, {high:+.3f}] over {len(heads)} heads, bound "
+        f"{found['method']} {mean:+.4f} [{low:+.4f}, {high:+.4f}] over {len(heads)} heads, bound "
         f"{NOISE}; right sign in {right / len(heads):.0%} [{least:.0%}, {most:.0%}]; its size "
         f"{found['size']:.2f} is no noise"
     )

@@ -228,6 +228,7 @@ def fit(tokens: Callable[[int], int], room: int, low: int, start: Fit | None = N
     fits: int | None = None
     over: int | None = None
     last: tuple[int, int] | None = None
+    most = 8 * room + low + 1000
     if start is None:
         start = Fit(low, max((tokens(low + 16) - tokens(low)) / 16, 0.1))
     k, slope = max(start.units, low), start.per_unit
@@ -248,11 +249,11 @@ def fit(tokens: Callable[[int], int], room: int, low: int, start: Fit | None = N
         stride = math.floor((room - used) / slope)
         k += max(1, stride) if used <= room else min(-1, stride)
         if over is None:
-            k += step
-            if k > 8 * room + low + 1000:
+            if last[0] >= most:
                 raise UsageError(
                     f"the tokenizer finds only {used} tokens in {last[0]} units of text"
                 )
+            k = min(k + step, most)
         elif fits is None:
             k = max(low, k - step)
         elif not fits < k < over or step > 12:

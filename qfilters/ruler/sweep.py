@@ -137,6 +137,7 @@ def open_ruler(
     }
     if contest.needs_filters:
         inputs["filters_sha256"] = filters_sha256(session.filters)
+        session.note_reach(max(s.length))
     if haystack := read_haystack(s.haystack):
         inputs["haystack_sha256"] = hashlib.sha256(haystack.encode()).hexdigest()
     trained = trained_context(session.model)
