@@ -103,6 +103,13 @@ def paired(*ends, a="qfilters", other="knorm"):
     return {"pairs": [near | {"size": "512"}, far | {"size": "768"}, far | {"task": "vt"}]}
 
 
+def reached(*nats, texts=3):
+    """Two filters at one budget: the first at 20 nats in every text."""
+    first = made.arm("qfilters --filters short.npz", 64, 7.0, *[20.0] * texts)
+    rows = [made.arm("qfilters --filters long.npz", 64, 7.0, *spread(nat, texts)) for nat in nats]
+    return {"rows": [first, *rows, made.arm("random --filters short.npz", 64, 9.0, 1.0)]}
+
+
 def settled(value):
     return {"rows": [{"against": "other", "mean_cosine": value}, {"against": "most"}]}
 
@@ -139,6 +146,7 @@ CASES = {  # a word of the claim -> summaries for: holds, does not, undecided
         for text in ("Without a recent window", "The same with 32 tokens")
     },
     "quarter of the budget": (recents(9, 5, 6), recents(9, 5, 4.9), recents(9, 5, 6, texts=1)),
+    "from sequences of 4096": (reached(19.0), reached(21.0), reached(20.0)),
     "kept set": (chunked(2, 0.5), chunked(1, 0.5), None),
     "direction of the fallback": (chunked(2, 0.5), chunked(2, 0.95), chunked(2, 0.5, texts=1)),
     "keep equally much": (budgeted(), budgeted(kept_most=9), None),
@@ -228,6 +236,7 @@ LACKING = {
     "arm": ("beat the fallback", wide("knorm")),
     "recent": ("Without a recent window", {"rows": recents(9, 5, 5)["rows"][2:]}),
     "quarter": ("quarter of the budget", {"rows": recents(9, 5, 5)["rows"][:2]}),
+    "filters": ("from sequences of 4096", reached()),
     "pairs": ("1024 tokens: more are found than with the norm", paired(1, 5, 9, other="h2o")),
     "knorm": ("better than the norm", {"rank_correlation": inspected()["rank_correlation"][:1]}),
     "chunks": ("kept set", {"rows": made.CHUNKS[:1]}),

@@ -75,6 +75,19 @@ def quarter(summary: Summary) -> Judged:
     return _everywhere(apart, 4, what, less=True)
 
 
+def reach(summary: Summary) -> Judged:
+    """The second variant of `qfilters` gives less perplexity than the first at every budget."""
+    arms: dict[int, list] = {}
+    for row in summary["rows"]:
+        if row["method"].split()[0] == "qfilters":
+            arms.setdefault(row["budget"], []).append(row)
+    pairs = {f"budget {b}": two for b, two in arms.items() if len(two) == 2}
+    some(pairs, "`qfilters` with two filters")
+    apart = {budget: nats_apart(two[1], two[0]) for budget, two in pairs.items()}
+    texts = next(iter(pairs.values()))[0]["n_sequences"]
+    return _everywhere(apart, 4, f"nat per token, {texts} texts,", less=True)
+
+
 def ahead(other: str) -> Judge:
     """A higher mean score over tasks than `other` at every size: paired intervals lie above 0.
 
