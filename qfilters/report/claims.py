@@ -100,6 +100,12 @@ CLAIMS = (
     Claim("port", "The same with 32 tokens per step", "recent", arms.recent),
     Claim("port", "A recent window of a quarter of the budget is best", "recent", arms.quarter),
     Claim(
+        "ours",
+        "On long texts filters from sequences of 4096 tokens beat those from 1024",
+        "reach-3500",
+        arms.reach,
+    ),
+    Claim(
         "port", "For given keys the kept set does not depend on prefill chunks", "chunks", j.chunks
     ),
     Claim("port", "The direction of the fallback does", "chunks", j.direction),
