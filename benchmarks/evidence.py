@@ -11,8 +11,10 @@ it from the root of a checkout.
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -119,7 +121,13 @@ ITEMS = (
 
 def read_plan() -> dict:
     """What evidence.json says, every item there, those of other settings as not measured."""
-    known = json.loads(PLAN.read_text(encoding="utf-8")) if PLAN.is_file() else {}
+    try:
+        return _plan(json.loads(PLAN.read_text(encoding="utf-8")) if PLAN.is_file() else {})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SystemExit(f"{PLAN} is damaged ({error!r}): restore or remove it") from error
+
+
+def _plan(known: dict) -> dict:
     plan = {}
     for item in ITEMS:
         old = known.get(item.name, {})
@@ -190,12 +198,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side; 1 on a GPU")
     parser.add_argument("--speed", type=float, default=100, help="tokens/s, for the estimates")
     args = parser.parse_args()
+    if args.jobs < 1 or not args.speed > 0:
+        parser.error("--jobs and --speed are at least 1 and above 0")
     plan = read_plan()
     if unknown := set(args.names) - set(plan):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(plan)}")
     if args.list:
         show(plan, args.speed, args.jobs)
         return
+    folder = hold()
     write_plan(plan)
     todo = [i for i in ITEMS if (not args.names or i.name in args.names) and not done(i, plan)]
     print(f"about {total_minutes(todo, args.speed, args.jobs):.0f} min", flush=True)
@@ -224,7 +235,22 @@ def main() -> None:
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(finish, items))
     print(f"all {len(todo)} done in {(time.monotonic() - start) / 60:.1f} min")
+    os.close(folder)
+
+
+def hold() -> int:
+    """Lock the results: two of these would write over what the other found."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    folder = os.open(RESULTS, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SystemExit(f"{RESULTS} is being filled by another {Path(__file__).name}") from None
+    return folder
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("interrupted: go on with the same command")

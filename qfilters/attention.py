@@ -13,6 +13,7 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 
+from .calibration import check_finite
 from .errors import UsageError
 from .estimator import QueryMoments, chunk_moments
 from .feeding import feed
@@ -122,6 +123,7 @@ def observe(
         UsageError: no context or nothing after it, a method without a score of its own, a budget
             without room, filters missing.
         FilterError, ModelError: as `prefill`.
+        QFiltersError: the model computed queries that are not finite.
     """
     context = len(tokens) - later
     if context < 1 or later < 1:
@@ -134,6 +136,9 @@ def observe(
     before = _heads(cache.scores(PAID) for cache in caches)
     _run_on(model, done, tokens[context:], step_size)
     mass = _heads(cache.scores(PAID)[..., :context] for cache in caches).astype(np.float64)
+    moments = [_moments(cache, len(tokens)) for cache in caches]
+    for layer, seen in zip(done.layers, moments, strict=True):
+        check_finite(layer.index, seen)
     kv_heads = tuple(layer.n_kv_heads for layer in done.layers)
     group = np.repeat([x.n_heads // x.n_kv_heads for x in done.layers], kv_heads)[:, None]
     asking = len(tokens) - 1 - np.arange(context)
@@ -158,7 +163,7 @@ def observe(
         received=(before + mass) / (group * asking),
         later_mass=mass,
         retained=retained,
-        moments=[_moments(cache, len(tokens)) for cache in caches],
+        moments=moments,
         keys=[_keys(cache) for cache in caches],
     )
 

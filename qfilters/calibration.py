@@ -88,9 +88,6 @@ def calibrate(
                 pass
             if progress:
                 progress(done, len(rows))
-    for index, seen in moments.items():
-        if not np.isfinite(seen.gram).all():
-            raise QFiltersError(f"layer {index} computed queries that are not finite: try --dtype")
     metadata = {
         "schema_version": SCHEMA_VERSION,
         "model": model_id,
@@ -127,6 +124,7 @@ def add_queries(
 
     Raises:
         ModelError: an attention call was not seen.
+        QFiltersError: the model computed queries that are not finite.
     """
     caches = make_model_cache(model)
     watched = [QueryStats(seen) for seen in moments.values()]
@@ -139,8 +137,16 @@ def add_queries(
         mx.eval([c.pending for c in watched], [c.state for c in caches])
         for cache in watched:
             cache.flush()
+        for index, seen in moments.items():
+            check_finite(index, seen)
         start = stop
         yield stop
+
+
+def check_finite(layer: int, moments: QueryMoments) -> None:
+    """QFiltersError unless all queries of the layer are finite."""
+    if not np.isfinite(moments.gram).all():
+        raise QFiltersError(f"layer {layer} computed queries that are not finite: try --dtype")
 
 
 def _ids(tokenizer, row) -> list[int]:

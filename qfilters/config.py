@@ -156,7 +156,8 @@ def _explain(problem: Any, origins: Mapping[str, str], model: type[Settings]) ->
     where = f"Invalid value for '{flag}'" if origin == "flag" else f"{origin}: {name}"
     if problem["type"] == "extra_forbidden":
         if origin == "flag":
-            return f"No such option: '{flag}' is no setting of {model.command}"
+            command = model.command.replace("evidence/", "study ")
+            return f"No such option: '{flag}' is no setting of {command}"
         known = [field.alias or key for key, field in model.model_fields.items()]
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -88,21 +88,25 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def read_jsonl(self, name: str) -> list[Any]:
-        """The rows of `name`, none when it was not written yet."""
+    def read_jsonl(self, name: str, keys: Iterable[str] = ()) -> list[dict]:
+        """The rows of `name`, none when it was not written yet.
+
+        Raises:
+            QFiltersError: a line is no object, or has none of one of the `keys`.
+        """
         path = self.path / name
         if not path.is_file():
             return []
         rows = []
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                try:
-                    rows.append(json.loads(line))
-                except ValueError as error:
-                    text = (
-                        f"{path}, line {number}, is damaged ({error}): start again with --overwrite"
-                    )
-                    raise QFiltersError(text) from None
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            try:
+                rows.append({**json.loads(line)})
+                missing = [key for key in keys if key not in rows[-1]]
+            except (ValueError, TypeError) as error:
+                missing = [str(error)]
+            if missing:
+                text = f"{path}, line {number}, is damaged ({missing[0]})"
+                raise QFiltersError(f"{text}: start again with --overwrite")
         return rows
 
 
@@ -136,6 +140,7 @@ def open_run(
         try:
             folder.path.mkdir()
         except FileExistsError:
+            _hold(folder.path)
             if not resume:
                 state = "a finished run" if folder.finished else "a run that was interrupted"
                 raise QFiltersError(

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -133,6 +134,23 @@ def test_a_command_that_fails_ends_the_script(evidence):
     item = next(item for item in evidence.ITEMS if item.name == "geometry")
     with pytest.raises(SystemExit, match=r"study geometry .* failed \(exit 2\)"):
         evidence.measure(item, "")
+
+
+def test_a_second_one_and_bad_numbers_are_refused(evidence, monkeypatch):
+    monkeypatch.setattr(evidence, "measure", lambda item, variant: "m/x")
+    folder = evidence.hold()
+    monkeypatch.setattr(sys, "argv", ["evidence.py", "geometry"])
+    with pytest.raises(SystemExit, match=r"is being filled by another evidence\.py"):
+        evidence.main()
+    os.close(folder)
+    evidence.main()
+    for words in (["--jobs", "0"], ["--speed", "0"], ["--speed", "nan"]):
+        monkeypatch.setattr(sys, "argv", ["evidence.py", *words])
+        with pytest.raises(SystemExit, match="2"):
+            evidence.main()
+    evidence.PLAN.write_text('{"geometry": null}')
+    with pytest.raises(SystemExit, match=r"evidence\.json is damaged"):
+        evidence.read_plan()
 
 
 def test_nothing_more_is_started_after_a_failure(evidence, monkeypatch):

@@ -10,7 +10,7 @@ from streams import plain_caches
 
 from qfilters import Filters, calibrate
 from qfilters.attention import observe
-from qfilters.errors import FilterError, UsageError
+from qfilters.errors import FilterError, QFiltersError, UsageError
 from qfilters.estimator import QueryMoments, chunk_moments, drift
 from qfilters.geometry import observations
 from qfilters.similarity import compare
@@ -139,6 +139,19 @@ def test_moments_of_an_observed_text_are_those_of_its_queries():
             np.testing.assert_allclose(mean[head], rows.mean(axis=0), atol=1e-5)
             top = np.linalg.svd(rows - rows.mean(axis=0))[2][0]
             assert abs(axis[head] @ top) == pytest.approx(1, abs=1e-4)
+
+
+def test_queries_that_are_not_finite_are_one_line():
+    model, ids = llama("GQA"), tokens(40)[0].tolist()
+    attention = model.layers[1].self_attn
+    attention.q_proj.weight = attention.q_proj.weight * mx.nan
+    for measure in (
+        lambda: observe(model, ids, [], later=11),
+        lambda: stability(model, [ids], [20]),
+        lambda: calibrate(model, None, [ids]),
+    ):
+        with pytest.raises(QFiltersError, match="layer 1 computed queries that are not finite"):
+            measure()
 
 
 def test_cosine_of_an_artifact_with_itself_its_reverse_and_another():

@@ -105,6 +105,32 @@ def test_pages_get_the_figures_they_link_to(site):
     assert len(list((site.parent / "all").iterdir())) == 7
 
 
+@pytest.mark.parametrize(
+    "link",
+    [
+        '![a](figures/short-perplexity.svg "title")',
+        "![a](<figures/short-perplexity.svg>)",
+        '<img src="figures/short-perplexity.svg">',
+        "![a][b]\n\n[b]: figures/short-perplexity.svg",
+    ],
+)
+def test_every_form_of_a_link_counts(site, link):
+    site.write_text(f"{link}\n")
+    assert report(site, "--readme", str(site)).exit_code == 0
+    assert [path.name for path in (site.parent / "figures").iterdir()] == ["short-perplexity.svg"]
+
+
+def test_a_page_without_links_into_the_folder_is_no_success(site):
+    for more in ([], ["--check"]):
+        result = report(site, "--readme", str(site), *more, figures="figure")
+        assert result.exit_code == 2 and "no page links to a figure in" in result.stderr
+    both = report(site, "--readme", str(site), "--check", "--html", str(site.parent / "x.html"))
+    assert both.exit_code == 2 and "leave out one" in both.stderr
+    site.write_bytes(b"\xff")
+    words = ["report", "--results", str(site.parents[1]), "--readme", str(site)]
+    assert "is not UTF-8" in CliRunner().invoke(app, words).stderr
+
+
 def test_a_stale_figure_is_found_without_drawing(site, monkeypatch):
     assert report(site, "--readme", str(site)).exit_code == 0
     [summary] = site.parents[1].glob("*/ppl-*/summary.json")

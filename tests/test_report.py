@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,10 +116,35 @@ def test_same_files_same_bytes(tmp_path):
 
 def test_damaged_files_are_named(tmp_path):
     run = finished(tmp_path, provenance={})
-    with pytest.raises(QFiltersError, match=r"summary\.json has no key 'command'"):
+    with pytest.raises(QFiltersError, match=r"summary\.json does not say what made it"):
         tables(tmp_path)
     (run.path / "summary.json").write_text("{")
     with pytest.raises(QFiltersError, match=r"cannot read .*summary\.json"):
+        tables(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '{"qfilters": null}', '{"qfilters": {}}'])
+def test_a_summary_that_is_none_is_one_line(tmp_path, text):
+    run = finished(tmp_path)
+    (run.path / "summary.json").write_text(text)
+    with pytest.raises(QFiltersError, match=r"summary\.json .*remove it"):
+        tables(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '{"a": null}', '{"a": {"runs": null}}', '{"a": []}'])
+def test_a_plan_that_is_none_is_one_line(tmp_path, text):
+    finished(tmp_path)
+    (tmp_path / "evidence.json").write_text(text)
+    with pytest.raises(QFiltersError, match=r"evidence\.json is damaged"):
+        tables(tmp_path)
+
+
+@pytest.mark.parametrize("rows", [None, 3, [None], [{}]])
+def test_a_run_of_another_version_says_what_to_do(tmp_path, rows):
+    run = finished(tmp_path)
+    summary = {"rows": rows, "qfilters": COMMAND}
+    (run.path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(QFiltersError, match="measure it again: qfilters ppl --budget 64,128"):
         tables(tmp_path)
 
 
@@ -181,7 +208,7 @@ def test_a_plan_that_names_what_is_not_there_is_refused(tmp_path):
     with pytest.raises(QFiltersError, match="short names m/ppl-0, which is no finished run"):
         tables(tmp_path)
     (tmp_path / "evidence.json").write_text('{"short": {"runs": {}, "variants": [""]}}')
-    with pytest.raises(QFiltersError, match=r"evidence\.json has no key 'command'"):
+    with pytest.raises(QFiltersError, match=r"evidence\.json is damaged .*'command'"):
         tables(tmp_path)
 
 

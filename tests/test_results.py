@@ -237,12 +237,20 @@ def test_a_folder_that_another_process_writes_is_left_alone(tmp_path):
         text=True,
     )
     assert other.stdout.readline() == "open\n"
-    for how in ({"resume": True}, {"overwrite": True}):
+    for how in ({"resume": True}, {"overwrite": True}, {}):
         with pytest.raises(QFiltersError, match="is being written by another process"):
             open_run(tmp_path, "m", "ppl", {}, **how)
     other.communicate()
     assert open_run(tmp_path, "m", "ppl", {}, resume=True).read_json("rows.json") == []
     assert open_run(tmp_path, "m", "ppl", {}, overwrite=True).read_json("rows.json") is None
+
+
+@pytest.mark.parametrize("line", [b"[]", b"{}", b"3", b"{", b'{"id": "\xff"}'])
+def test_a_damaged_line_is_named(tmp_path, line):
+    run = open_run(tmp_path, "m", "ruler", {})
+    (run.path / "samples.jsonl").write_bytes(b'{"id": "a"}\n' + line + b"\n")
+    with pytest.raises(QFiltersError, match=r"samples\.jsonl, line 2, is damaged .*--overwrite"):
+        run.read_jsonl("samples.jsonl", ["id"])
 
 
 def test_resume_keeps_what_is_done_and_drops_a_torn_line(tmp_path):

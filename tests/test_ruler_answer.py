@@ -9,7 +9,7 @@ from streams import plain_caches
 
 from qfilters import Arm, calibrate, prefill
 from qfilters.batches import arm_batches
-from qfilters.errors import ModelError, UsageError
+from qfilters.errors import ModelError, QFiltersError, UsageError
 from qfilters.methods import METHODS, make_method
 from qfilters.prompt_cache import make_prompt_cache
 from qfilters.ruler.answer import answer_arms, answer_streams, greedy
@@ -180,6 +180,13 @@ def test_streams_together_say_what_each_says_alone(model, filters, budget):
     assert found["qfilters"].finish == "stop" and not found["none"].evicted
     if budget == 24:
         assert max(map(len, arm_batches(model, arms_here, len(IDS) + LIMIT))) > 10
+
+
+def test_a_model_without_finite_logits_answers_nothing():
+    model = llama("GQA")
+    model.layers[1].self_attn.o_proj.weight *= mx.nan
+    with pytest.raises(QFiltersError, match="logits are not finite"):
+        greedy(model, plain_caches(model), IDS, 1, 5, set())
 
 
 def test_greedy_feeds_the_same_tokens_to_every_row(model):

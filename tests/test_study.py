@@ -67,6 +67,13 @@ def test_chunks_do_not_matter_to_fixed_scores(session):
     assert found["qfilters_keysvd", 96]["direction_cosine"] == pytest.approx(1)
 
 
+def test_a_chunk_longer_than_the_context_is_the_context(session):
+    """The buffers of plain caches are longer than what they hold, which is not fed."""
+    for row in chunks(session, chunk=[500]).values():
+        assert row["identical_layers"] == 3 and row["overlap_mean"] == 1
+        assert row["direction_cosine"] in (None, pytest.approx(1))
+
+
 def test_no_chunk_is_always_timed_first(session, monkeypatch):
     """One text begins with the whole context, the next with the first smaller chunk."""
     from qfilters.study import chunks as study
@@ -98,7 +105,10 @@ def test_perplexity_after_the_context_is_that_of_the_text(session):
 
 
 def test_chunk_study_refuses_what_has_no_stream(session):
-    for changes in ({"method": "h2o"}, {"method": "none"}, {"later": 120}, {"budget": 2}):
+    for changes in (
+        *({"method": "h2o"}, {"method": "none"}, {"budget": 2}),
+        *({"later": 120}, {"later": 1}),
+    ):
         with pytest.raises(UsageError):
             chunks(session, **changes)
 
@@ -163,6 +173,12 @@ def test_budget_study_refuses_cases_without_text_or_room(session):
             session(BudgetConfig(**SMALL, cases=[case]))
 
 
+def test_geometry_without_anything_to_evict_is_refused():
+    for sizes in ({"length": [64], "budget": [64]}, {"length": [256, 64], "budget": [16, 100]}):
+        with pytest.raises(UsageError, match="nothing would be evicted"):
+            GeometryConfig(**sizes).check()
+
+
 @pytest.fixture(scope="module")
 def geometry():
     settings = GeometryConfig(length=[256, 512], budget=64, seeds=2)
@@ -218,6 +234,8 @@ def test_stability(session, tmp_path):
     assert all(row["n_heads"] == 6 and "cosine" not in row for row in rows)
     with pytest.raises(UsageError, match="other_seed is 42"):
         session(StabilityConfig(other_seed=42))
+    with pytest.raises(UsageError, match="other_samples is 2, but the text has 1"):
+        measure_stability(session(settings), [ROWS[0][:64]])
 
 
 # --- the command ---
@@ -272,9 +290,9 @@ def test_refusals_are_one_line(study):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["geometry", "--model", "tiny"], "'--model' is no setting of evidence/geometry"),
+        (["geometry", "--model", "tiny"], "'--model' is no setting of study geometry"),
         (["geometry", "--dtype", "float32"], "'--dtype' is no setting"),
-        (["stability", "--filters", "f.npz"], "'--filters' is no setting of evidence/stability"),
+        (["stability", "--filters", "f.npz"], "'--filters' is no setting of study stability"),
         (["budget", "--config", "two.yaml"], "num_samples: unknown key for evidence/budget"),
     ],
     ids=lambda x: " ".join(x)[:20],

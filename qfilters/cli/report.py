@@ -52,6 +52,8 @@ def report(
             raise UsageError(f"there is no file {path}")
     if check and not readme:
         raise UsageError("--check needs --readme: name the file to check")
+    if check and html:
+        raise UsageError("--check changes nothing, and --html writes a page: leave out one")
     if html:
         atomic_write(html, report_page(results))
         note(f"written: {html}")
@@ -83,11 +85,14 @@ def _draw(results: Path, folder: Path, pages: list[Path], check: bool) -> None:
 
 
 def _fill(path: Path, made: dict[str, str], check: bool) -> None:
-    from ..errors import QFiltersError
+    from ..errors import QFiltersError, UsageError
     from ..files import atomic_write
     from ..report import update_readme
 
-    old = path.read_text(encoding="utf-8")
+    try:
+        old = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8: {error}") from None
     new = update_readme(old, made)
     if check and new != old:
         raise QFiltersError(f"{path} is stale: run qfilters report --readme {path}")

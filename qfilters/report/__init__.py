@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from ..errors import QFiltersError
+from ..errors import QFiltersError, UsageError
 from ..pictures import Picture
 from ..results import sanitize
 from .blocks import linked_figures, update_readme
@@ -72,6 +72,7 @@ def pictures(
 
     Raises:
         QFiltersError: a page links to a file in `folder` that is none of these figures.
+        UsageError: pages that link to none of them.
     """
     runs = {sanitize(run.name): run for run in chain(*shown(results_root))}
     made = {
@@ -80,7 +81,9 @@ def pictures(
         if run.summary is not None
         for picture in pictures_of(run)
     }
-    names = _linked(pages, Path(folder), made, runs) if pages else made
+    names = list(_linked(pages, Path(folder), made, runs) if pages else made)
+    if pages and not names:
+        raise UsageError(f"no page links to a figure in {folder}")
     return {Path(folder) / name: made[name] for name in names}
 
 

@@ -10,7 +10,7 @@ from ..errors import UsageError
 
 _OPEN = re.compile(r"\s*<!-- results:(\S+) -->\s*")
 _CLOSE = re.compile(r"\s*<!-- /results -->\s*")
-_SVG = re.compile(r"\]\(([^()\s]+\.svg)\)")
+_SVG = re.compile(r"""(?:\]\(<?|src=["']|^\[[^\]]+\]:\s*<?)([^()\s"'<>]+\.svg)""", re.MULTILINE)
 
 
 def update_readme(text: str, tables: Mapping[str, str]) -> str:

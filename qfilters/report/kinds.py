@@ -70,6 +70,8 @@ def pictures_of(run: Run) -> list[Picture]:
 def _known(run: Run, show: Callable[[Kind], Any]) -> Any:
     try:
         return show(KINDS.get(run.kind, Kind()))
-    except KeyError as error:
-        text = f"summary.json of {run.name} has no key {error}: was it made by qfilters?"
-        raise QFiltersError(text) from error
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise QFiltersError(
+            f"{run.model}/{run.name}/summary.json is of another version or damaged ({error!r}): "
+            f"remove the folder, or measure it again: {'; '.join(run.commands)}"
+        ) from error

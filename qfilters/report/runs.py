@@ -57,8 +57,10 @@ def read_runs(root: str | Path) -> list[Run]:
         summary = _load(path)
         try:
             command = shlex.join(summary["qfilters"]["command"])
-        except KeyError as error:
-            raise QFiltersError(f"{path} has no key {error}: was it made by qfilters?") from error
+        except (KeyError, TypeError) as error:
+            raise QFiltersError(
+                f"{path} does not say what made it ({error!r}): remove it"
+            ) from error
         found[name] = Run(name, model, name.rpartition("-")[0], summary, (command,), (name,))
     return list(found.values())
 
@@ -76,8 +78,9 @@ def read_evidence(root: str | Path, runs: list[Run]) -> list[Run]:
         return []
     try:
         return list(_items(path, {f"{run.model}/{run.name}": run for run in runs}))
-    except KeyError as error:
-        raise QFiltersError(f"{path} has no key {error}: run benchmarks/evidence.py") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        text = f"{path} is damaged ({error!r}): remove it and run benchmarks/evidence.py"
+        raise QFiltersError(text) from error
 
 
 def _items(path: Path, by_place: Mapping[str, Run]) -> Iterator[Run]:

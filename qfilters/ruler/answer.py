@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from ..batches import make_arms_cache, sort_arms
 from ..cache import EvictingKVCache
+from ..errors import QFiltersError
 from ..feeding import feed
 from ..filters import Filters
 from ..fork import Arm, Prefill
@@ -50,6 +51,9 @@ def greedy(
 
     Returns:
         New ids and how it ended, for every row.
+
+    Raises:
+        QFiltersError: the model's logits are not finite.
     """
     said: list[list[int]] = [[] for _ in range(rows)]
     finish = ["length"] * rows
@@ -61,6 +65,8 @@ def greedy(
         # Without the logits of all but the last token, which nobody asks for.
         mx.eval([c.state for c in caches])
     logits = model(fed[:, -1:], cache=caches)[:, -1]
+    if not mx.isfinite(logits).all().item():
+        raise QFiltersError("the model's logits are not finite: try --dtype")
     for step in range(max_tokens):
         following = mx.argmax(logits, axis=-1)
         mx.eval(following, [c.state for c in caches])

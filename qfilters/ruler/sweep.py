@@ -170,7 +170,8 @@ def run_ruler(session: Session, sweep: RulerSweep) -> list[dict]:
 
 def _run_task(session, sweep, task, length, samples, show: Show) -> list[dict]:
     name = f"samples_{task}.jsonl"
-    kept = sweep.run.read_jsonl(name) if sweep.run else []
+    keys = ("id", "method", "size", "length", "index", "score")
+    kept = sweep.run.read_jsonl(name, keys) if sweep.run else []
     # Two runs in one folder may have asked the same twice.
     known = {(r["id"], r["method"], r["size"]): r for r in kept if r["length"] == length}
     rows = list(known.values())

@@ -70,7 +70,7 @@ def _to_qfilters(document: dict) -> dict:
     for row in document["pairs"]:
         if row["task"] == ALL and QFILTERS in (row["a"], row["b"]):
             other, sign = (row["b"], -1) if row["a"] == QFILTERS else (row["a"], 1)
-            text = f"{sign * row['difference']:+.1f}"
+            text = f"{round(sign * row['difference'], 1) + 0.0:+.1f}"
             if row["difference_low"] is not None:
                 ends = (round(sign * row[f"difference_{end}"]) for end in ("low", "high"))
                 text += " [{:+d}, {:+d}]".format(*sorted(ends))

@@ -72,7 +72,7 @@ def measure_budget(session: Session, rows: Sequence[Sequence[int]]) -> list[dict
         feed(session.model, dense, tokens, default_prefill_step_size())
         first = evicting_layers(session.model)[0].index
         for method in check_methods(session.settings.method):
-            found = _run(session, method, case, tokens, dense[first].state[0])
+            found = _run(session, method, case, tokens, dense[first].keys)
             made.append({"method": str(method), **case.model_dump(), **found})
             session.watch(f"{method} at {case.budget}", 1)(1, 1)
     return made

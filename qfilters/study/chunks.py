@@ -40,6 +40,8 @@ class ChunksConfig(EvictingStudyConfig):
 
     def check(self) -> None:
         """Methods that watch attention have no kept set of a stream."""
+        if self.later < 2:
+            raise UsageError(f"later is {self.later}: of 2 tokens the first predicts the second")
         if self.sequence_length <= self.later:
             raise UsageError(f"{self.later} later tokens of {self.sequence_length}: no context")
         for method in check_methods(self.method):
@@ -81,7 +83,9 @@ def _record(model, context) -> list:
     """Keys and values of every layer that can evict, from one dense chunk."""
     caches = make_model_cache(model)
     feed(model, caches, context, len(context))
-    return [caches[plan.index].state[:2] for plan in evicting_layers(model)]
+    held = [caches[plan.index] for plan in evicting_layers(model)]
+    # The buffers of a plain cache are longer than what it holds.
+    return [[x[:, :, : cache.offset] for x in (cache.keys, cache.values)] for cache in held]
 
 
 def _caches(session: Session, method: Method) -> tuple[list, list]:

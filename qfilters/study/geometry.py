@@ -12,6 +12,7 @@ import numpy as np
 
 from ..arms import check_budget
 from ..cache import EvictingKVCache
+from ..errors import UsageError
 from ..estimator import QueryMoments, chunk_moments, drift
 from ..fields import Lengths, Positive, Rows
 from ..methods import Layer, make_method
@@ -44,9 +45,13 @@ class GeometryConfig(StudyConfig):
     sinks: Rows = 0
 
     def check(self) -> None:
-        """A budget needs room."""
+        """A budget needs room, and something to evict."""
         for budget in self.budget:
             check_budget(budget, self.sinks, 0)
+        if max(self.budget) >= min(self.length):
+            raise UsageError(
+                f"budget {max(self.budget)} of length {min(self.length)}: nothing would be evicted"
+            )
 
 
 def measure_geometry(session: Session, rows: Sequence) -> list[dict]:

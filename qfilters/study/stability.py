@@ -51,6 +51,8 @@ def measure_stability(session: Session, rows: Sequence[Sequence[int]]) -> list[d
         UsageError: as `stability`, `token_rows`.
     """
     s, model, there = session.settings, session.model, sum(map(len, rows))
+    if len(rows) < s.other_samples:
+        raise UsageError(f"other_samples is {s.other_samples}, but the text has {len(rows)}")
     counts = [count for count in s.tokens if count < there] + [there]
     made = [{"against": "most"} | row for row in stability(model, rows, counts)]
     session.watch("filters from less text", 1)(1, 1)
