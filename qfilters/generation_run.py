@@ -124,7 +124,7 @@ def statistics_lines(run: GenerationRun) -> list[str]:
         f"Prompt: {s.prompt_tokens} tokens, TTFT {s.ttft_s:.2f} s",
         f"Generation: {s.generated_tokens} tokens, {speed}, ended by {s.finish_reason}",
         f"Cache: {a['tokens_kept']}/{a['tokens_seen']} rows kept per head, "
-        f"{a['cache_bytes'] / 1e6:.2f} MB held; all rows would fill "
+        f"{a['cache_bytes'] / 1e6:.2f} MB held, room for more rows included; all rows would fill "
         f"{a['full_cache_bytes'] / 1e6:.2f} MB, the fullest moment {a['peak_bytes'] / 1e6:.2f}",
         f"Peak memory: {s.peak_memory_gb:.3f} GB",
     ]

@@ -142,10 +142,12 @@ def open_run(
         except FileExistsError:
             _hold(folder.path)
             if not resume:
-                state = "a finished run" if folder.finished else "a run that was interrupted"
+                state, more = "a run that was interrupted", "continues it"
+                if folder.finished:
+                    state, more = "a finished run", "shows it again"
                 raise QFiltersError(
-                    f"{folder.path} holds {state} of this configuration: continue it with "
-                    "--resume or replace it with --overwrite"
+                    f"{folder.path} holds {state} of this configuration: --resume {more}, "
+                    "--overwrite replaces it"
                 ) from None
         _hold(folder.path)
         _drop_torn_lines(folder.path.glob("*.jsonl"))

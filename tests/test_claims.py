@@ -36,11 +36,11 @@ def spread(nat, texts):
     return [nat + 0.01 * (i - (texts - 1) / 2) for i in range(texts)]
 
 
-def ppl(*nats, others=FALLBACK, texts=3):
-    """qfilters at `nats` against 20 of the others at every budget, in every text."""
+def ppl(*nats, ours="qfilters", others=FALLBACK, texts=3):
+    """`ours` at `nats` against 20 of the others at every budget, in every text."""
     rows = []
     for budget, nat in zip((64, 128), nats, strict=True):
-        rows.append(made.arm("qfilters", budget, math.exp(nat / 10), *spread(nat, texts)))
+        rows.append(made.arm(ours, budget, math.exp(nat / 10), *spread(nat, texts)))
         rows += [made.arm(other, budget, math.exp(2), *[20.0] * texts) for other in others]
     return {"rows": rows}
 
@@ -136,6 +136,8 @@ CASES = {  # a word of the claim -> summaries for: holds, does not, undecided
         None,
         wide("streaming_llm"),
     ),
+    "They beat rows kept by lot": (ppl(15, 16, others=["random"]), None, wide("random")),
+    "The norm beats rows": (ppl(15, 16, ours="knorm", others=["random"]), None, None),
     "mild compression": (
         ppl(15, 21, others=["knorm"]),
         ppl(15, 16, others=["knorm"]),

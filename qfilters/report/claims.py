@@ -86,6 +86,15 @@ CLAIMS = (
         arms.below("streaming_llm"),
     ),
     Claim(
+        "control", "They beat rows kept by lot at every budget", "ppl-1024", arms.below("random")
+    ),
+    Claim(
+        "control",
+        "The norm beats rows kept by lot at every budget",
+        "ppl-1024",
+        arms.below("random", ours="knorm"),
+    ),
+    Claim(
         "port",
         "On a longer text at mild compression they do not beat the norm everywhere",
         "ppl-3500",

@@ -14,7 +14,8 @@ from .tables import Table
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 64rem; padding: 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 84rem; padding: 1rem; }
+p { max-width: 64rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 3rem; overflow-wrap: anywhere; }
 h2, h3 { line-height: 1.25; } h3 { font-size: 1rem; }
 nav ul { columns: 22rem; padding-left: 1.2rem; }
@@ -27,6 +28,13 @@ th { vertical-align: bottom; } th, td { white-space: nowrap; }
 th:first-child, td:first-child { background: Canvas; left: 0; position: sticky; text-align: left; }
 .words th, .words td { text-align: left; vertical-align: top; }
 td.long { min-width: 14rem; text-align: left; white-space: normal; }
+@media (max-width: 40rem) {
+.words thead { display: none; }
+.words tr, .words td { display: block; position: static; }
+.words tr { border-bottom: 1px solid var(--line); padding: .4rem 0; }
+.words td { border: 0; padding: .1rem 0; white-space: normal; }
+.words td:first-child { font-weight: bold; }
+}
 .note, .made { font-size: .85rem; } .made { opacity: .85; overflow-wrap: anywhere; }
 code { font-family: ui-monospace, monospace; font-size: .92em; }
 figure { margin: 1rem 0; }

@@ -16,7 +16,7 @@ MUCH = 1.1
 NOTHING = 10
 
 
-def below(*others: str) -> Judge:
+def below(*others: str, ours: str = "qfilters") -> Judge:
     """Less perplexity than all `others` at every budget: the paired intervals lie below 0.
 
     The contrary: some interval lies above 0.
@@ -24,12 +24,12 @@ def below(*others: str) -> Judge:
 
     def judge(summary: Summary) -> Judged:
         arms = {(row["method"], row["budget"]): row for row in summary["rows"]}
-        budgets = some([b for method, b in arms if method == "qfilters"], "`qfilters`")
+        budgets = some([b for method, b in arms if method == ours], f"`{ours}`")
         pairs = [(other, budget) for other in others for budget in budgets]
         if missing := [f"`{other}` at budget {b}" for other, b in pairs if (other, b) not in arms]:
             raise CannotJudge(f"the run lacks {', '.join(missing)}")
-        apart = {f"{m} {b}": nats_apart(arms["qfilters", b], arms[m, b]) for m, b in pairs}
-        texts = arms["qfilters", budgets[0]]["n_sequences"]
+        apart = {f"{m} {b}": nats_apart(arms[ours, b], arms[m, b]) for m, b in pairs}
+        texts = arms[ours, budgets[0]]["n_sequences"]
         return _everywhere(apart, 4, f"nat per token, {texts} texts, to", less=True)
 
     return judge

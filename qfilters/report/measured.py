@@ -36,9 +36,10 @@ def ruler_tables(summary: Summary) -> list[Table]:
     note = (
         "Percent of the answers found, higher is better. [low, high]: 95 % interval over prompts. "
         "Sizes are rows kept, or (2x) context over rows kept. Last rows, read perfectly: what a "
-        "reader who finds everything in the last rows of that number would score. - qfilters: mean "
-        "difference to it at the same size, on the same prompts."
+        "reader who finds everything in the last rows of that number would score."
     )
+    if any("- qfilters" in columns for _, columns, _ in found):
+        note += " - qfilters: mean difference to it at the same size, on the same prompts."
     last = len(found) - 1
     return [Table(c, r, t, note if i == last else "") for i, (t, c, r) in enumerate(found)]
 

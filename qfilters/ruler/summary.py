@@ -91,9 +91,10 @@ def means(rows: Sequence[dict], iters: int = 10_000, seed: int = 0) -> list[dict
             continue
         scores = [[r["score"] for r in found] for found in tasks.values()]
         low, high = mean_of_means(scores, iters, seed)
-        families = defaultdict(list)
+        families, percents = defaultdict(list), []
         for task, found in tasks.items():
-            families[TASKS[task].family].append(_percent(_mean(found, "score")))
+            percents.append(_percent(_mean(found, "score")))
+            families[TASKS[task].family].append(percents[-1])
         suites = {r["suite"] for found in tasks.values() for r in found}
         out.append(
             {
@@ -103,7 +104,7 @@ def means(rows: Sequence[dict], iters: int = 10_000, seed: int = 0) -> list[dict
                 "name": "mean13" if len(tasks) == len(TASKS) else "mean",
                 "suite": "RULER" if suites == {"RULER"} else "RULER-style",
                 "tasks": list(tasks),
-                "score": _percent(np.mean([np.mean(s) for s in scores])),
+                "score": float(np.mean(percents)),
                 "low": _percent(low),
                 "high": _percent(high),
                 **{name: float(np.mean(values)) for name, values in families.items()},
