@@ -24,6 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from qfilters.files import atomic_write
+
 CONFIGS = Path("configs/evidence")
 RESULTS = Path("artifacts/results")
 PLAN = RESULTS / "evidence.json"
@@ -53,11 +55,11 @@ class Item(NamedTuple):
         return self.tokens / speed / 60
 
 
-# Texts x tokens x arms. RULER: what a prompt costs with the answers of all its arms, in the tokens
-# that a prefill takes in as long: about 2500 of 1024 tokens and 16 arms, 2200 with 11 (measured).
 # From sequences of 1024 tokens, and of 4096: see artifacts/README.md.
 FILTERS = ("smollm2-135m", "4096-smollm2-135m")
 ONE_BY_ONE = 7  # what a token costs that has a forward pass to itself, in those of a prefill
+# Texts x tokens x arms. RULER: what a prompt costs with the answers of all its arms, in the tokens
+# that a prefill takes in as long: about 2500 of 1024 tokens and 16 arms, 2200 with 11 (measured).
 ITEMS = (
     Item("geometry", "Synthetic heads, with drift and without", "study geometry", 0),
     Item("budget", "Equal rows for every arm, and no drift", "study budget", 16 * (1472 + 120 * 4)),
@@ -149,10 +151,7 @@ def _plan(known: dict) -> dict:
 
 
 def write_plan(plan: dict) -> None:
-    PLAN.parent.mkdir(parents=True, exist_ok=True)
-    temporary = PLAN.with_suffix(".new")
-    temporary.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(PLAN)
+    atomic_write(PLAN, json.dumps(plan, indent=1) + "\n")
 
 
 def done(item: Item, plan: dict) -> bool:

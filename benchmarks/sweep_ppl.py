@@ -18,7 +18,7 @@ import numpy as np
 
 from qfilters import Filters, evaluate_ppl
 from qfilters.arms import split_methods
-from qfilters.batches import batches
+from qfilters.batches import arm_batches
 from qfilters.fork import Arm
 from qfilters.platform import provenance
 from qfilters.ppl import evaluate_arms
@@ -50,7 +50,7 @@ def main() -> None:
     rows = token_rows(load_corpus("builtin", "evaluation"), tokenizer, 1, args.tokens)
     how = {"step_size": args.step_size, "filters": Filters.load(args.filters)}
     arms = [Arm(as_method(spec), args.budget) for spec in split_methods(args.method)]
-    [arms] = batches(model, arms, args.tokens - 1)
+    [arms] = arm_batches(model, arms, args.tokens - 1)
     evaluate_arms(model, [rows[0][:40]], arms, **how)
     rounds, apart = [], 0.0
     for _ in range(args.repeats):

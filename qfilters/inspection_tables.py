@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 # What of the observations is shown: key, words, format.
 OBSERVED = (
-    ("filter_projection", "projection on the filter", ".2f"),
-    ("mean_projection", "along the first of D directions", ".2f"),
-    ("other_projection", "along the others, mean size", ".3f"),
+    ("filter_projection", "mean query: projection on the filter", ".2f"),
+    ("mean_projection", "mean query along the first of D directions", ".2f"),
+    ("other_projection", "mean query along the others, mean size", ".3f"),
     ("ratio", "first / others", ".1f"),
     ("top_energy", "share of the energy along the top direction", ".1%"),
     ("key_axis", "size of the cosine of the keys' first axis to the filter", ".2f"),
@@ -29,12 +29,12 @@ def measured_tables(measured: dict) -> Iterator[tuple[str, list[str], list[list[
     texts = f"{found['n_texts']} texts of {measured['corpus']['name']}"
     counted = (
         ("query heads whose mean query points along the filter", "positive_query_heads", "query"),
-        ("KV heads whose mean key points against it", "negative_keys", "kv"),
+        ("KV heads whose mean key points against the filter", "negative_keys", "kv"),
     )
     cells = [[text, f"{found[n]} of {found[f'n_{kind}_heads']}", "-"] for text, n, kind in counted]
     cells += [_observed(found, *line) for line in OBSERVED]
-    title = f"mean query of {found['n_query_heads']} query heads, {found['n_queries']} queries"
-    yield f"{title}, {texts}", ["mean query", "found", "95 % interval"], cells
+    title = f"{found['n_query_heads']} query heads, {found['n_queries']} queries each"
+    yield f"geometry of {title}, {texts}", ["observation", "found", "95 % interval"], cells
 
     rows = measured["rank_correlation"]
     columns = ["method", "correlation", "by later tokens", "size", "right sign", "without sinks"]

@@ -92,7 +92,7 @@ class RunFolder:
         """The rows of `name`, none when it was not written yet.
 
         Raises:
-            QFiltersError: a line is no object, or has none of one of the `keys`.
+            QFiltersError: a line is no object, or lacks one of the `keys`.
         """
         path = self.path / name
         if not path.is_file():
@@ -136,20 +136,17 @@ def open_run(
         if overwrite and folder.path.exists():
             _hold(folder.path)
             shutil.rmtree(folder.path)
-        folder.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            folder.path.mkdir()
-        except FileExistsError:
-            _hold(folder.path)
-            if not resume:
-                state, more = "a run that was interrupted", "continues it"
-                if folder.finished:
-                    state, more = "a finished run", "shows it again"
-                raise QFiltersError(
-                    f"{folder.path} holds {state} of this configuration: --resume {more}, "
-                    "--overwrite replaces it"
-                ) from None
+        new = not folder.path.exists()
+        folder.path.mkdir(parents=True, exist_ok=True)
         _hold(folder.path)
+        if not (new or resume):
+            state, more = "a run that was interrupted", "continues it"
+            if folder.finished:
+                state, more = "a finished run", "shows it again"
+            raise QFiltersError(
+                f"{folder.path} holds {state} of this configuration: --resume {more}, "
+                "--overwrite replaces it"
+            )
         _drop_torn_lines(folder.path.glob("*.jsonl"))
     if not (folder.path / "config.yaml").is_file():
         atomic_write(folder.path / "config.yaml", _config_text(config, inputs or {}))

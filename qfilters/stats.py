@@ -93,6 +93,8 @@ def mean_of_means(
 ) -> Interval:
     """Interval of the unweighted mean of group means: the samples of each group are resampled.
 
+    Of n samples n - 1 are drawn, which makes the spread of a group's mean unbiased (Rao and Wu,
+    1988): with five, n of n would be 11 % too narrow, however many groups there are.
     (None, None) where a group has fewer than two samples, or where no group varies.
     """
     if min(map(len, groups)) < 2 or max(map(np.ptp, groups)) == 0:
@@ -100,7 +102,9 @@ def mean_of_means(
     # Groups of one size share their draws; their order is what makes groups independent.
     random = np.random.default_rng(seed)
     means = [
-        random.permutation(_resamples(len(group), iters, seed) @ np.asarray(group, np.float64))
+        random.permutation(
+            _resamples(len(group), iters, seed, len(group) - 1) @ np.asarray(group, np.float64)
+        )
         for group in groups
     ]
     return _quantiles(np.mean(means, axis=0), level)
@@ -114,9 +118,10 @@ def _mean_interval(values: np.ndarray, iters: int, seed: int, level: float) -> I
 
 
 @lru_cache(maxsize=2)
-def _resamples(n: int, iters: int, seed: int) -> np.ndarray:
-    """How often each of n items is drawn, over n: `[iters, n]`. A mean's bootstrap is a product."""
-    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=iters) / n
+def _resamples(n: int, iters: int, seed: int, draws: int | None = None) -> np.ndarray:
+    """The share of `draws` (n) that each of n items is, `[iters, n]`: a bootstrap is a product."""
+    draws = draws or n
+    return np.random.default_rng(seed).multinomial(draws, np.full(n, 1 / n), size=iters) / draws
 
 
 def _quantiles(values: np.ndarray, level: float) -> tuple[float, float]:

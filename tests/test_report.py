@@ -219,6 +219,14 @@ def test_different_kinds_cannot_stand_together(tmp_path):
         tables(tmp_path)
 
 
+def test_different_versions_cannot_stand_together(tmp_path):
+    names = [write(tmp_path, "ppl", PPL, tag="a"), write(tmp_path, "ppl", PPL, tag="b", pairs=[])]
+    runs = {name: f"org__name/{name}" for name in names}
+    plan(tmp_path, both=(names, runs))
+    with pytest.raises(QFiltersError, match="are of different versions: measure both again"):
+        tables(tmp_path)
+
+
 def test_a_stale_file_is_found_and_filled(tmp_path):
     name = write(tmp_path, "ppl", PPL)
     page, other = tmp_path / "page.md", tmp_path / "other.md"

@@ -113,7 +113,9 @@ def test_all_figures_can_be_drawn_and_every_kind_is_here(runs, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_missing_is_named(kind, tmp_path):
     name = made.write(tmp_path, kind, [{"method": "knorm"}], rank_correlation=[{"skipped": 0}])
-    with pytest.raises(QFiltersError, match=f"{name}/summary.json is of another version"):
+    with pytest.raises(
+        QFiltersError, match=f"summary.json of org__name/{name} is of another version"
+    ):
         for run in read_runs(tmp_path):
             pictures_of(run)
             tables_of(run)

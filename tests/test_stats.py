@@ -140,9 +140,9 @@ def test_the_interval_of_a_mean_is_scipys():
 def test_groups_are_resampled_independently():
     """The spread of a mean of means is that of independent means."""
     random = np.random.default_rng(1)
-    groups = random.normal(0, 1, size=(8, 40))
+    groups = random.normal(0, 1, size=(8, 5))
     low, high = mean_of_means(groups, iters=20000)
-    wanted = 2 * 1.96 * np.sqrt((groups.var(axis=1) / 40).sum()) / 8
+    wanted = 2 * 1.96 * np.sqrt((groups.var(axis=1, ddof=1) / 5).sum()) / 8
     assert high - low == pytest.approx(wanted, rel=0.05) and low < groups.mean() < high
     assert mean_of_means([[1.0, 1.0], [0.0, 0.0]]) == (None, None) == mean_of_means([[1.0], [1, 2]])
 

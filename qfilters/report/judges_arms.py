@@ -110,15 +110,17 @@ def ahead(other: str) -> Judge:
 
 def _everywhere(apart: Mapping[Any, Sequence], digits: int, what: str, less: bool) -> Judged:
     """Whether all of (mean, low, high) lie below 0, or above it; one beyond: the contrary."""
-    if any(None in found for found in apart.values()):
-        return None, "one text, or equal differences: no interval"
     # What rounding left of an exact 0 is no side, and is not written as "-0.0".
-    apart = {name: [round(x, 9) + 0.0 for x in found] for name, found in apart.items()}
+    known = {
+        n: [round(x, 9) + 0.0 for x in found] for n, found in apart.items() if None not in found
+    }
     form = f"{{:+.{digits}f}} [{{:+.{digits}f}}, {{:+.{digits}f}}]"
-    numbers = "; ".join(f"{name}: {form.format(*found)}" for name, found in apart.items())
-    under = [high < 0 for *_, high in apart.values()]
-    over = [low > 0 for _, low, _ in apart.values()]
+    numbers = "; ".join(f"{name}: {form.format(*found)}" for name, found in known.items())
+    under = [high < 0 for *_, high in known.values()]
+    over = [low > 0 for _, low, _ in known.values()]
     wanted, contrary = (under, over) if less else (over, under)
+    if len(known) < len(apart) and not any(contrary):
+        return None, "one sample, or equal differences: no interval"
     return verdict(all(wanted), any(contrary)), f"{what} {numbers}"
 
 

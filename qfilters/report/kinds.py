@@ -71,7 +71,8 @@ def _known(run: Run, show: Callable[[Kind], Any]) -> Any:
     try:
         return show(KINDS.get(run.kind, Kind()))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        where = ", ".join(f"{run.model}/{member}" for member in run.members) or run.name
         raise QFiltersError(
-            f"{run.model}/{run.name}/summary.json is of another version or damaged ({error!r}): "
-            f"remove the folder, or measure it again: {'; '.join(run.commands)}"
+            f"summary.json of {where} is of another version or damaged ({error!r}): "
+            f"remove it, or measure it again: {'; '.join(run.commands)}"
         ) from error

@@ -10,7 +10,7 @@ from ..inspection_plots import pictures
 from ..inspection_tables import measured_tables
 from ..pictures import Picture
 from ..ruler import plots as ruler_plots
-from ..ruler.table import mean_table, task_tables
+from ..ruler.table import QFILTERS, mean_table, task_tables
 from .runs import Run
 from .tables import Table, plain_table
 
@@ -38,8 +38,8 @@ def ruler_tables(summary: Summary) -> list[Table]:
         "Sizes are rows kept, or (2x) context over rows kept. Last rows, read perfectly: what a "
         "reader who finds everything in the last rows of that number would score."
     )
-    if any("- qfilters" in columns for _, columns, _ in found):
-        note += " - qfilters: mean difference to it at the same size, on the same prompts."
+    if any(f"- {QFILTERS}" in columns for _, columns, _ in found):
+        note += f" - {QFILTERS}: mean difference to it at the same size, on the same prompts."
     last = len(found) - 1
     return [Table(c, r, t, note if i == last else "") for i, (t, c, r) in enumerate(found)]
 

@@ -103,6 +103,10 @@ def _together(name: str, parts: Mapping[str, Run]) -> Run:
         raise QFiltersError(f"{name}: runs of different kinds or models cannot stand together")
     if not rest:
         return replace(first, name=name)
+    for run in rest:
+        if run.summary.keys() != first.summary.keys():
+            text = f"{name}: {run.model}/{run.name} and {first.name} are of different versions"
+            raise QFiltersError(f"{text}: measure both again")
     summary = {**first.summary, "rows": [], "variants": list(parts)}
     for key, value in first.summary.items():
         if isinstance(value, list) and all(isinstance(row, dict) for row in value):

@@ -17,6 +17,12 @@ CEILING = 50.0
 """Below it a task is too hard for the model to tell methods apart."""
 ALL = "all"
 """The `task` of a paired difference that is a mean over tasks."""
+READ = (
+    *("task", "length", "method", "size", "score", "strict", "predicted_answer", "finish", "meta"),
+    *("evicted", "window", "copy", "depths", "hits", "seconds", "suite", "budget", "n_context"),
+    *("n_kept", "compression_ratio", "fraction_removed"),
+)
+"""The keys of a row that are read here, beside its `id`."""
 _BINS = 5
 
 

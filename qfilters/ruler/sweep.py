@@ -22,7 +22,7 @@ from .contest import Contest, Size, label
 from .prompt import PromptFormat
 from .run import answer_samples
 from .sources import read_haystack, samples_of
-from .summary import means, pairs, summarise
+from .summary import READ, means, pairs, summarise
 
 Show = Callable[[int, int, str], None]
 
@@ -170,8 +170,7 @@ def run_ruler(session: Session, sweep: RulerSweep) -> list[dict]:
 
 def _run_task(session, sweep, task, length, samples, show: Show) -> list[dict]:
     name = f"samples_{task}.jsonl"
-    keys = ("id", "method", "size", "length", "index", "score")
-    kept = sweep.run.read_jsonl(name, keys) if sweep.run else []
+    kept = sweep.run.read_jsonl(name, ("id", "index", *READ)) if sweep.run else []
     # Two runs in one folder may have asked the same twice.
     known = {(r["id"], r["method"], r["size"]): r for r in kept if r["length"] == length}
     rows = list(known.values())

@@ -1,15 +1,11 @@
 """What the settings of studies share."""
 
-from typing import ClassVar
-
 from ..fields import Length, Rows, Seed
 from ..settings import ModelSettings, Settings
 
 
 class StudyConfig(Settings):
     """What all studies know. `command` names the shipped file of their settings."""
-
-    command: ClassVar[str]
 
     save: bool = True
     overwrite: bool = False
