@@ -1,6 +1,7 @@
 """The package's shape: data flows one way, names stay apart, start-up stays cheap."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -92,3 +93,15 @@ CliRunner().invoke(app, ["inspect", {str(tmp_path / "none.npz")!r}])
 print([m for m in ("mlx_lm", "transformers", "scipy", "datasets") if m in sys.modules])
 """
     assert python(code).strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PACKAGE.parent / "benchmarks").glob("*.py")), ids=lambda p: p.stem
+)
+def test_benchmarks_import_names_that_exist(path):
+    """Nothing runs them here."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("qfilters"):
+            module = importlib.import_module(node.module)
+            for name in node.names:
+                assert hasattr(module, name.name), (node.module, name.name)
