@@ -26,8 +26,9 @@ def study(
 ) -> None:
     """Run one study: does chunking matter, are arms equal, what geometry does, how much text.
 
-    geometry has neither model nor text, and stability makes its own filters: options for those are
-    refused.
+    geometry has neither model nor text, stability makes its own filters.
+
+    Sizes stand in the YAML file alone: --config with a copy of configs/evidence/NAME.yaml.
 
     \b
     qfilters study geometry
