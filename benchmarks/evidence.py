@@ -11,7 +11,6 @@ it from the root of a checkout.
 """
 
 import argparse
-import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from qfilters.files import atomic_write
+from qfilters.errors import QFiltersError
+from qfilters.files import atomic_write, lock
 
 CONFIGS = Path("configs/evidence")
 RESULTS = Path("artifacts/results")
@@ -240,12 +240,10 @@ def main() -> None:
 def hold() -> int:
     """Lock the results: two of these would write over what the other found."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    folder = os.open(RESULTS, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return lock(RESULTS)
+    except QFiltersError:
         raise SystemExit(f"{RESULTS} is being filled by another {Path(__file__).name}") from None
-    return folder
 
 
 if __name__ == "__main__":

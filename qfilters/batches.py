@@ -13,7 +13,7 @@ from .prompt_cache import make_layers, note_no_recent
 from .tap import install
 
 
-def arm_batches(model, arms: list[Arm], length: int) -> list[list[Arm]]:
+def arm_batches(model, arms: list[Arm], length: int, alone: bool = False) -> list[list[Arm]]:
     """Put arms together that keep equally many rows in the same layers.
 
     An arm that has nothing to evict rides apart, so that its numbers are exactly the full cache's.
@@ -22,11 +22,14 @@ def arm_batches(model, arms: list[Arm], length: int) -> list[list[Arm]]:
         model: an mlx-lm model.
         arms: any; their order is kept within and between the batches.
         length: tokens that the longest text feeds.
+        alone: one arm to a batch, as fused kernels need it, which choose for one arm at a time.
 
     Raises:
         UsageError: a budget without room beside the protected rows.
         ModelError: no layer can serve an arm.
     """
+    if alone:
+        return [[arm] for arm in arms]
     made = {}
     for arm in arms:
         rows = None

@@ -1,5 +1,6 @@
-"""Writing files so that a reader never sees half of one, and a failure is one line."""
+"""Writing files: nobody sees half of one, two do not write at once, a failure is one line."""
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,25 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise QFiltersError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def lock(folder: Path) -> int:
+    """Lock a folder that is there until the handle is closed, at the latest by the process's end.
+
+    A file system without locks is written unlocked.
+
+    Raises:
+        QFiltersError: another process holds it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise QFiltersError(f"{folder} is being written by another process: wait for it") from None
+    except OSError:
+        pass  # no locks here
+    return handle
 
 
 def atomic_write(path: str | Path, data: bytes | str) -> Path:

@@ -34,19 +34,18 @@ def pictures(document: dict, name: str) -> Iterator[Picture]:
         title = f"{row['method']} against attention received, {name} ({row['n_texts']} texts)"
         data = _map(row["by_layer"], "KV head", "rank correlation", (-1, 1))
         yield Picture(f"correlation_{sanitize(row['method'])}", title, heat_map, data)
-    for key, prefix, who in (
-        ("correlation", "", "from all queries after a row"),
-        ("later", "later_", "from tokens after the context"),
-    ):
-        if counted:
-            n = f"{counted[0]['n_heads']} KV heads, {counted[0]['n_texts']} texts"
-            ends = (f"{prefix}low", f"{prefix}high")
+    if counted:
+        n = f"{counted[0]['n_heads']} KV heads, {counted[0]['n_texts']} texts"
+        for keys, who in (
+            (("correlation", "low", "high"), "from all queries after a row"),
+            (("later", "later_low", "later_high"), "from tokens after the context"),
+        ):
             data = {
-                "values": {r["method"]: tuple(r[k] for k in (key, *ends)) for r in counted},
+                "values": {r["method"]: tuple(r[k] for k in keys) for r in counted},
                 "x": "Spearman correlation, mean over KV heads",
             }
             title = f"Rank correlation of score and attention {who}, {name} ({n})"
-            yield Picture(key, title, bars, data)
+            yield Picture(keys[0], title, bars, data)
     if rows := document.get("retained_mass"):
         series: dict[str, list] = {}
         for row in rows:

@@ -6,7 +6,6 @@ a file; a number that may be missing is null.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -21,7 +20,7 @@ from typing import Any
 import yaml
 
 from .errors import QFiltersError, UsageError
-from .files import atomic_write, writing
+from .files import atomic_write, lock, writing
 from .records import PplRow, TaskResult, document, lm_eval_document
 
 __all__ = [
@@ -160,15 +159,7 @@ def _hold(path: Path) -> None:
     """Lock a folder until the process ends: two that write into one would mix their results."""
     if path in _held:
         os.close(_held.pop(path))
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise QFiltersError(f"{path} is being written by another process: wait for it") from None
-    except OSError:
-        pass  # a file system without locks
-    _held[path] = handle
+    _held[path] = lock(path)
 
 
 def run_id(config: Mapping[str, Any]) -> str:

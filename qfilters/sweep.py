@@ -84,9 +84,8 @@ def run_sweep(session: Session, sweep: Sweep) -> list[dict]:
     """The `records.PplRow` of every arm, from the folder where it is there already.
 
     Arms that keep equally many rows share their forward passes (`batches.arm_batches`), unless the
-    settings say otherwise or insist on fused kernels, which choose for one arm at a time (batches
-    take the reference, also where there is a GPU). Every
-    batch is written as soon as it is measured, so an interruption loses one batch.
+    settings say otherwise or insist on fused kernels (batches take the reference, also where there
+    is a GPU). Every batch is written as soon as it is measured, so an interruption loses one batch.
     """
     s, known = session.settings, {}
     arms = _arms(sweep.methods, s)
@@ -95,11 +94,9 @@ def run_sweep(session: Session, sweep: Sweep) -> list[dict]:
         if kept:
             known[arm] = kept["qfilters"]["eviction"]
     missing = [arm for arm in arms if arm not in known]
-    together = [[arm] for arm in missing]
-    if s.batch_arms and not s.use_kernel:
-        longest = max(map(len, sweep.rows)) - 1
-        together = arm_batches(session.model, missing, longest)
-    for batch in together:
+    longest = max(map(len, sweep.rows)) - 1
+    alone = bool(s.use_kernel) or not s.batch_arms
+    for batch in arm_batches(session.model, missing, longest, alone):
         for arm, row in zip(batch, _run_batch(session, sweep.rows, batch), strict=True):
             known[arm] = row
             if sweep.run:

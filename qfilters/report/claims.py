@@ -176,8 +176,8 @@ CLAIMS = (
 
 
 NOTE = (
-    "[low, high]: 95 % interval; over texts by Student's t, over prompts by bootstrap, unless other"
-    " things are named."
+    "[low, high]: 95 % interval; over texts by Student's t, over prompts by bootstrap, unless "
+    "other things are named."
 )
 
 

@@ -122,10 +122,8 @@ def undrifted(summary: Summary) -> Judged:
     rounding.
     """
     rows = some(summary["rows"], "arms")
-    worst, changed = (
-        max(row["offset_error"] for row in rows),
-        sum(row["keys_changed"] for row in rows),
-    )
+    worst = max(row["offset_error"] for row in rows)
+    changed = sum(row["keys_changed"] for row in rows)
     checked = sum(row["keys_checked"] for row in rows)
     apart = max(row["dense_difference"] for row in rows)
     numbers = (

@@ -51,9 +51,9 @@ def _budget_table(rows: Rows, budget: int | None) -> Table:
         arms[BETTER] = min(both, key=lambda row: row["perplexity"])
     columns: dict[str, Callable[[Row], str]] = {"perplexity": _perplexity}
     if full and budget:
-        columns[FULL] = lambda row: _ratio(row, full)
+        columns[FULL] = lambda row: _paired(row, full, lambda nat: f"{exp(nat):.3f}", "1")
     if ours and len(arms) > 1:
-        columns[APART] = lambda row: _apart(row, ours)
+        columns[APART] = lambda row: _paired(row, ours, "{:+.4f}".format, "0")
     if full and worse:
         columns[GAP] = lambda row: _gap(row, worse, full)
     sizes = "; ".join(sorted({_size(row) for row in here}))
@@ -108,20 +108,12 @@ def nats_apart(ours: Row, other: Row) -> tuple[float, float | None, float | None
     return mean_t([(a - b) / size for a, b in pairs])
 
 
-def _ratio(row: Row, full: Row) -> str:
-    if row is full:
-        return "1"
-    apart, low, high = nats_apart(row, full)
-    ends = "" if low is None else f" [{exp(low):.3f}, {exp(high):.3f}]"
-    return f"{exp(apart):.3f}{ends}"
-
-
-def _apart(row: Row, ours: Row) -> str:
-    if row is ours:
-        return "0"
-    apart, low, high = nats_apart(row, ours)
-    ends = "" if low is None else f" [{low:+.4f}, {high:+.4f}]"
-    return f"{apart:+.4f}{ends}"
+def _paired(row: Row, other: Row, show: Callable[[float], str], same: str) -> str:
+    if row is other:
+        return same
+    apart, low, high = nats_apart(row, other)
+    ends = "" if low is None else f" [{show(low)}, {show(high)}]"
+    return f"{show(apart)}{ends}"
 
 
 def _gap(row: Row, worse: Row, full: Row) -> str:

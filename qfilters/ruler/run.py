@@ -80,11 +80,8 @@ def _forked(model, prompts, sample, made, contest, arms, filters) -> dict[Arm, A
 def _stream(model, prompts, sample, made, contest, arms, filters) -> dict[Arm, Answer]:
     eos, limit = prompts.tokenizer.eos_token_ids, sample.max_new_tokens
     how = {"step_size": contest.step_size, "filters": filters, "use_kernel": contest.use_kernel}
-    together = [[arm] for arm in arms]
-    if not contest.use_kernel:
-        together = arm_batches(model, arms, len(made.context) + len(made.rest) + limit)
-    answers = {}
-    for batch in together:
+    answers, length = {}, len(made.context) + len(made.rest) + limit
+    for batch in arm_batches(model, arms, length, alone=bool(contest.use_kernel)):
         given = answer_streams(model, batch, made.context, made.rest, limit, eos, **how)
         answers |= zip(batch, given, strict=True)
     return answers
